@@ -1,7 +1,7 @@
-"""Positions as affine forms: which element an iteration of a loop touches, and by how much the next one is further.
+"""Positions as affine forms: the element that an iteration of a loop accesses, and the stride of the loop.
 
-In: INDEX expressions, and the forms of the names in them. Out: an Affine: a sum of whole multiples of atoms, and a
-constant. An atom is a name, or an expression that is no such sum: a quotient, a remainder, what memory holds.
+In: INDEX expressions, and the forms of the names in them. Out: an Affine: a sum of integer multiples of atoms, and a
+constant. An atom is a name, or an expression that is not such a sum: a quotient, a remainder, a load.
 
     known = forms([Let p = 32 i0])
     affine(p + i1 + 4, known)                      ->  32 i0 + i1 + 4
@@ -40,18 +40,18 @@ class Affine(NamedTuple):
         return Affine({a: f * factor for a, f in self.terms.items()} if factor else {}, self.constant * factor)
 
     def factor(self, name: str) -> int:
-        """What a name is multiplied by; 0 where it does not occur by itself."""
+        """The factor of a name; 0 if it does not occur by itself."""
         return self.terms.get(Var(name, INDEX), 0)
 
     @property
     def factors(self) -> dict[str, int] | None:
-        """The factors of names; None where there are other atoms."""
+        """The factors of names; None if there are other atoms."""
         names = {a.name: f for a, f in self.terms.items() if isinstance(a, Var)}
         return names if len(names) == len(self.terms) else None
 
     def step(self, counter: str, inner: Collection[str]) -> int | None:
-        """By how much the form grows from one iteration of a loop to the next. inner: what else may change in the loop;
-        None where the form may grow by something else than a constant."""
+        """The stride of the form in a loop. inner: other names that may change in the loop; None if the stride may not
+        be constant."""
         counted = Var(counter, INDEX)
         for part in parts(a for a in self.terms if a != counted):
             if isinstance(part, Load) or isinstance(part, Var) and (part.name == counter or part.name in inner):
@@ -59,7 +59,7 @@ class Affine(NamedTuple):
         return self.terms.get(counted, 0)
 
     def without(self, *names: str) -> Affine:
-        """The form where these names are 0."""
+        """The form with these names set to 0."""
         out = {Var(name, INDEX) for name in names}
         return self._replace(terms={a: f for a, f in self.terms.items() if a not in out})
 
@@ -83,7 +83,7 @@ def of_names(factors: Mapping[str, int], constant: int = 0) -> Affine:
 
 
 def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine:
-    """The form of an INDEX expression; names that are not known stand for themselves."""
+    """The form of an INDEX expression; unknown names stand for themselves."""
     if isinstance(expr, Const):
         return Affine({}, int(expr.value))
     if isinstance(expr, Var):
@@ -99,8 +99,8 @@ def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine:
 
 
 def forms(statements: Iterable[Stmt], known: Mapping[str, Affine] | None = None) -> dict[str, Affine]:
-    """`known` with the forms of the names of positions in these statements, nested ones too; but for names of what is
-    no sum, which stand for themselves."""
+    """`known` with the forms of the names of positions in these statements, nested ones too; names of expressions that
+    are not sums stand for themselves."""
     found = dict(known or {})
     for s in walk(statements):
         if isinstance(s, Let) and s.value.type == INDEX:
@@ -111,22 +111,22 @@ def forms(statements: Iterable[Stmt], known: Mapping[str, Affine] | None = None)
 
 
 class Along:
-    """Positions in a loop: how they move with its counter."""
+    """Positions in a loop: their stride in its counter."""
 
     def __init__(self, loop: For) -> None:
         self.counter, self.known, self.inner = loop.name, forms(loop.body), varying(loop.body)
 
     def step(self, position: Expr) -> int | None:
-        """By how many elements an iteration moves a position; None where they are not always the same."""
+        """The stride of a position in elements; None if it is not constant."""
         return affine(position, self.known).step(self.counter, self.inner)
 
     def start(self, position: Expr) -> Expr:
-        """A position with a step, where the loop begins."""
+        """A position with a stride, at the start of the loop."""
         return affine(position, self.known).without(self.counter).expression()
 
 
 def injective(factors: Mapping[str, int], extents: Mapping[str, int]) -> bool:
-    """Whether different values of counters give different positions. extents: how many values each has."""
+    """Whether different counter values give different positions. extents: the number of values of each counter."""
     reach = 0
     for factor, extent in sorted((abs(factors.get(name, 0)), n) for name, n in extents.items() if n > 1):
         if factor <= reach:

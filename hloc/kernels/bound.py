@@ -1,8 +1,8 @@
-"""What a program does with bound parameters, whose arrays are the same in all runs: once, in its first run.
+"""Computations on bound parameters, whose arrays are the same in all runs: done once, in the first run.
 
 In: the buffer assignment of a planner, and the numbers of these parameters. Out: `setup`, the drafts of the steps that
-compute from such arrays and from nothing else, and that pack operands for library kernels; `held`, the sizes of what
-they make, which stays (Program.setup, Program.held).
+compute only from such arrays, and that pack operands for library kernels; `held`, the sizes of their results, which
+persist (Program.setup, Program.held).
 
     w = f32[1024,1024] parameter(1), bound        setup: pack w        every run: y = dot(x, packed w)
 """
@@ -19,7 +19,7 @@ Place = tuple[Value, "tuple[int, int] | None"]           # a value, or a part of
 
 
 class BoundValues:
-    """Collects setup's steps (drafts of the planner's) and what they make."""
+    """Collects setup's steps (drafts of the planner) and their results."""
 
     def __init__(self, assignment: BufferAssignment, parameters: frozenset[int]):
         self.assignment, self.parameters = assignment, parameters

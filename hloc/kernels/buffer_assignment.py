@@ -1,4 +1,4 @@
-"""Buffer assignment: which values share memory, how long each lives, where it lies in the arena.
+"""Buffer assignment: which values share memory, their live ranges, and their offsets in the arena.
 
 In: Values made by the planner while it walks the schedule; each has a size in bytes and times of its definition and
 uses on one flattened timeline. Out: a Ref per value.
@@ -6,10 +6,10 @@ uses on one flattened timeline. Out: a Ref per value.
     a = assignment.new(4096); assignment.define(a, 3); assignment.use(a, 7)
     assignment.place(); assignment.ref(a)          -> Ref("arena", 0, 0, 4096)
 
-Values that must share memory (in-place updates, loop-carried values) are joined into groups by union-find. A group that
-holds an entry parameter, a constant or an entry result lies there. Of the others, large ones that are dead before a
-result is first written lie in that result's memory meanwhile; the rest is packed into one arena over their live ranges,
-in O(n log n) where there are many.
+Values that must share memory (in-place updates, loop-carried values) are joined into groups by union-find. A group with
+an entry parameter, a constant or an entry result is placed there. Of the others, large ones that are dead before a
+result is first written use that result's memory; the rest is packed into one arena by live ranges, in O(n log n) if
+there are many.
 """
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hloc.errors import HlocError
 from hloc.kernels.plan import Ref
 from hloc.sanitize import GAP, sanitizers
 
-LEAST_APART = 4096                    # bytes: NumPy keeps smaller pieces of memory for others, with their gaps
-MOST_BY_SIZE = 4000                   # groups from which on all pairs of them are too many
+LEAST_APART = 4096                    # bytes: NumPy caches smaller pieces of memory, with their gaps
+MOST_BY_SIZE = 4000                   # groups from which on a check of all pairs is too slow
 
 
 class Home(NamedTuple):
@@ -33,7 +33,7 @@ class Home(NamedTuple):
 
 
 class Value:
-    """One array in memory. `parent` is the union-find link; the other fields count only at the group's root."""
+    """One array in memory. `parent` is the union-find link; the other fields are valid only at the group's root."""
 
     __slots__ = ("size", "parent", "home", "lent", "stays", "first", "last", "offset", "written")
 
@@ -41,8 +41,8 @@ class Value:
         self.size = size
         self.parent: Value | None = None
         self.home = home
-        self.lent: Home | None = None         # a result whose memory this has until that is written
-        self.stays = False                    # in the arena: results may be less aligned
+        self.lent: Home | None = None         # a result whose memory this uses until that is written
+        self.stays = False                    # in the arena: results may have a smaller alignment
         self.first = -1
         self.last = -1
         self.offset = 0
@@ -50,12 +50,12 @@ class Value:
 
 
 class BufferAssignment:
-    """Collects values, their sharing and their lives; `place` gives each an address."""
+    """Collects values, their sharing and their live ranges; `place` assigns addresses."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
         self.arena_size = 0
-        self.gaps: tuple[tuple[int, int], ...] = ()       # of the arena, where sanitizers look: offset and size
+        self.gaps: tuple[tuple[int, int], ...] = ()       # of the arena, checked by sanitizers: offset and size
 
     def new(self, size: int, home: Home | None = None) -> Value:
         value = Value(size, home)
@@ -86,7 +86,8 @@ class BufferAssignment:
         group.last = max(group.last, time)
 
     def can_join(self, a: Value, b: Value) -> bool:
-        """Whether two groups may become one: not two homes, and nothing written into a constant or parameter."""
+        """Whether two groups may be joined: they do not have two homes, and nothing is written into a constant or
+        parameter."""
         a, b = self.root(a), self.root(b)
         if a is b:
             return True
@@ -113,7 +114,7 @@ class BufferAssignment:
                 self._extend(a, time)
 
     def share_if_dead(self, result: Value, operand: Value, time: int) -> bool:
-        """Let `result`, first written at `time`, take over the memory of `operand` where that one is read last then."""
+        """Let `result`, first written at `time`, reuse the memory of `operand` if that is last read then."""
         a, b = self.root(operand), self.root(result)
         if a is b or a.home is not None or b.home is not None or a.size != b.size:
             return a is b
@@ -123,8 +124,8 @@ class BufferAssignment:
         return True
 
     def place(self) -> None:
-        """Give every group its offset: in results that are not yet written, or in the smaller of the arenas that two
-        ways of packing find."""
+        """Give every group its offset: in results that are not yet written, or in the smaller of the arenas of two
+        packing algorithms."""
         roots = [v for v in self.values if v.parent is None and v.first >= 0]
         groups = [v for v in roots if v.home is None]
         hosts = [v for v in roots if v.home is not None and v.home.region == "result"]
@@ -141,7 +142,7 @@ class BufferAssignment:
         self.gaps = gaps(groups, offsets, self.arena_size) if sanitizers() else ()
 
     def ref(self, value: Value) -> Ref:
-        """Where the value lies; valid after `place`."""
+        """The location of the value; valid after `place`."""
         group = self.root(value)
         if group.home is not None:
             return Ref(group.home.region, group.home.index, 0, value.size)
@@ -151,7 +152,7 @@ class BufferAssignment:
 
 
 def apart(groups: Sequence[Value]) -> tuple[int, list[int]]:
-    """An arena in which each group has memory of its own, and a gap before and behind it."""
+    """An arena in which each group has its own memory, with a gap before and after it."""
     offsets, top = [], GAP
     for group in groups:
         offsets.append(top)
@@ -160,7 +161,7 @@ def apart(groups: Sequence[Value]) -> tuple[int, list[int]]:
 
 
 def gaps(groups: Sequence[Value], offsets: Sequence[int], end: int) -> tuple[tuple[int, int], ...]:
-    """What lies between groups: offset and size."""
+    """The gaps between groups: offset and size."""
     starts = [*offsets[1:], end]
     places = [(offset + g.size, start - offset - g.size) for g, offset, start in zip(groups, offsets, starts)]
     return ((0, offsets[0] if offsets else end), *places)

@@ -1,8 +1,8 @@
-"""Builds the body of one kernel: nested blocks, names, and values bound where they may be.
+"""Builds the body of one kernel: nested blocks, names, and values bound as far out as allowed.
 
-In: expressions and statements in the order in which lowerings think of them. Out: the statement tuple of a Kernel.
-A value is bound (`let`) in the outermost block that knows all its variables, so what an inner loop does not change is
-computed outside of it; it never leaves an enclosing `guard`, since it may be wrong to load outside of it.
+In: expressions and statements in the order in which lowerings emit them. Out: the statement tuple of a Kernel. A value
+is bound (`let`) in the outermost block that knows all its variables, which hoists loop-invariant values; it never
+leaves an enclosing `guard`, since it may be invalid to load outside of it.
 
     b = Builder()
     with b.loop(4096, PARALLEL) as i:
@@ -38,12 +38,13 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import parts
 
-NEVER = Const(0, "pred")            # a condition that does not hold anywhere
+NEVER = Const(0, "pred")            # a condition that is always false
 
 
 @dataclass
 class Block:
-    """Statements under construction. `memo` remembers values that are bound here; `guard`: may not run at all."""
+    """Statements under construction. `memo`: the values that are bound here; `guard`: whether the block may not run at
+    all."""
 
     depth: int
     guard: bool = False
@@ -53,7 +54,7 @@ class Block:
 
 class Builder:
     """One kernel body under construction. `divisions`, `accesses`, `loaded`, `found` and `guards` (conditions) record
-    what was asked for, so that a trial run can choose the loops of the final one."""
+    the requests, so that a trial run can choose the loops of the final one."""
 
     def __init__(self) -> None:
         self.chain: list[Block] = [Block(0)]
@@ -62,14 +63,14 @@ class Builder:
         self.divisions: set[indexing.Atom] = set()
         self.accesses: list[tuple[str, Index]] = []
         self.loaded: set[str] = set()
-        self.found: set[str] = set()            # positions that are data: the starts of windows
+        self.found: set[str] = set()            # data-dependent positions: the starts of windows
         self.guards = 0
         self.operations = 0
-        self.work = 0.0                         # the same, but functions count as much more as they take longer
+        self.work = 0.0                         # the same, with functions weighted by their cost
         self.mutables: set[str] = set()
-        self.made: dict[str, str] = {}          # names of values -> the instruction whose element each is
-        self.loads_first = False                # whether what a select reads is loaded before it, in both branches
-        self.is_costly = False                  # by one of the operations alone
+        self.made: dict[str, str] = {}          # names of values -> the instruction of each element
+        self.loads_first = False                # whether loads of a select are done before it, in both branches
+        self.is_costly = False                  # because of a single operation
 
     @property
     def block(self) -> Block:
@@ -110,11 +111,11 @@ class Builder:
         greatest = extent - 1 if isinstance(extent, int) else high
         yield indexing.bounded(name, 0, max(1, greatest)) if greatest is not None else self.named(name)
         body = self._close()
-        if body:                        # a window that sees nothing but padding leaves none
+        if body:                        # a window that contains only padding leaves no statements
             self.append(For(name, extent, SERIAL if kind == VECTOR and has_loop(body) else kind, body))
 
     def named(self, name: str) -> Index:
-        """A counter about which nothing is known but that it is not negative."""
+        """A counter with no known bound except that it is not negative."""
         return indexing.bounded(name, 0, 1 << 62)
 
     def open_guard(self) -> None:
@@ -128,7 +129,7 @@ class Builder:
 
     @contextmanager
     def guard(self, conditions: list[Expr]) -> Iterator[None]:
-        """Statements that run only where all conditions hold; none at all: always."""
+        """Statements that run only if all conditions are true; without conditions, always."""
         if not conditions:
             yield
             return
@@ -139,7 +140,7 @@ class Builder:
 
     @contextmanager
     def while_loop(self, condition: Expr) -> Iterator[None]:
-        """Statements that run again and again while the condition holds, perhaps never."""
+        """Statements that repeat while the condition is true, perhaps never."""
         self.open_guard()
         yield
         self.append(While(condition, self._close()))
@@ -189,7 +190,7 @@ class Builder:
         return Var(name, expr.type)
 
     def bind(self, expr: Expr, prefix: str = "t") -> Expr:
-        """A name in the current block for what a value is now, before an Assign changes what it reads."""
+        """A name in the current block for a value's current state, before an Assign changes its operands."""
         if isinstance(expr, Const):
             return expr
         name = self.fresh(prefix)
@@ -216,7 +217,7 @@ class Builder:
 
     @contextmanager
     def pinned(self, names: list[str]) -> Iterator[None]:
-        """While these variables or arrays change in the current block, what reads them stays in it."""
+        """While these variables or arrays change in the current block, values that read them are bound in it."""
         before = {name: self.levels.get(name, 0) for name in names}
         self.levels.update(dict.fromkeys(names, self.block.depth))
         yield
@@ -225,7 +226,7 @@ class Builder:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def position(self, index: Index) -> Expr:
-        """The expression of an index; its divisions are bound outside of the loops that do not change them."""
+        """The expression of an index; its divisions are hoisted out of the loops that do not change them."""
         return indexing.to_expr(self._without_divisions(index))
 
     def _without_divisions(self, index: Index) -> Index:
@@ -249,7 +250,7 @@ class Builder:
         return bound
 
     def bind_index(self, expr: Expr, low: int, high: int) -> Index:
-        """An INDEX expression with known bounds as an Index; one that is asked for again keeps its name."""
+        """An INDEX expression with known bounds as an Index; a repeated one keeps its name."""
         if low >= high:
             return indexing.constant(low)
         key = expr, low, high
@@ -265,7 +266,7 @@ class Builder:
         return bound
 
     def _stays(self, expr: Expr) -> bool:
-        """Whether an expression reads neither memory nor what is assigned to."""
+        """Whether an expression reads neither memory nor assigned variables."""
         read = list(parts([expr]))
         return not any(isinstance(e, Load) or isinstance(e, Var) and e.name in self.mutables for e in read)
 
@@ -281,8 +282,8 @@ class Builder:
 
 
 def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
-    """The conditions for 0 <= index < extent that its bounds do not already prove: of what runs backwards, of what runs
-    forwards, so that a loop's counter stands alone."""
+    """The conditions for 0 <= index < extent that its bounds do not prove. The constant is on the other side, and
+    the signs are flipped if all coefficients are negative, so that a loop's counter stands alone."""
     low, high = indexing.bounds(index)
     conditions: list[Expr] = []
     if high < 0 or low >= extent:
@@ -303,7 +304,7 @@ def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
 
 
 def has_loop(statements: tuple[Stmt, ...]) -> bool:
-    """A loop stands somewhere in these statements: then the loop around them cannot be a VECTOR loop."""
+    """Whether these statements contain a loop: then the loop around them cannot be a VECTOR loop."""
     stack = list(statements)
     while stack:
         top = stack.pop()

@@ -1,15 +1,15 @@
 """The element generator: the expression of one element of an instruction at a multi-index.
 
-In: an instruction and an Index per dimension. Out: a loop IR expression in computation form (scalars.py); whatever it
-needs is bound by the Builder on the way, once per (instruction, index). `sources` says how to read the instructions
-that exist already: parameters are loads, a finished reduce is its accumulator. `parameter` makes the source of one
-that is first asked for: a kernel reads a few of the arrays of a large fusion.
+In: an instruction and an Index per dimension. Out: a loop IR expression in computation form (scalars.py); the Builder
+binds the values that it needs, once per (instruction, index). `sources` defines how existing instructions are read:
+parameters are loads, a finished reduce is its accumulator. `parameter` creates the source of one on its first use: a
+kernel reads a few of the arrays of a large fusion.
 
     elements = Elements(builder, {p0: read_buffer}, uses)
     elements.value(multiply, (i, j))      -> Apply("multiply", (Load("p0", ...), t3), "f32")
 
-How an opcode gets its element is a rule (rules_*.py): a generator function that yields (operand, index), receives the
-operand's element, and returns its own. The loop here drives the rules with a stack of its own, so that deep graphs
+The element of an opcode is defined by a rule (rules/*.py): a generator function that yields (operand, index), receives
+the operand's element, and returns its own. The loop here drives the rules with an explicit stack, so that deep graphs
 need no deep recursion.
 """
 from __future__ import annotations
@@ -29,13 +29,14 @@ Rule = Callable[["Elements", Instruction, Indices], Generator[tuple[Instruction,
 Source = Callable[[Indices], Expr]
 
 LARGEST_INLINE = 10
-COSTLY = 10                     # operations of one instruction that are worth vectors by themselves
-COUNTED_TOGETHER = 3            # of a function, which has no loads and stores among them
+COSTLY = 10                     # operations of one instruction that justify vectors by themselves
+COUNTED_TOGETHER = 3            # of a function without loads and stores
 DEEPEST_CALL = 40               # Python's own stack allows about 1,000 frames, and a nested call takes some twenty
 
 
 class Elements:
-    """Elements of the instructions of one computation, within one kernel. `trace`: what was asked for, and where."""
+    """Elements of the instructions of one computation, within one kernel. `trace`: the requested elements and
+    indices."""
 
     def __init__(self, builder: Builder, sources: Mapping[Instruction, Source], uses: Mapping[Instruction, int],
                  rules: Mapping[str, Rule], unrounded: frozenset[str] = frozenset(),
@@ -94,7 +95,7 @@ class Elements:
         return rule(self, instruction, index)
 
     def _finish(self, instruction: Instruction, index: Indices, value: Expr) -> Expr:
-        """Bind what is used twice, is large, or can be computed outside of the current loop."""
+        """Bind a value that is used twice, is large, or can be computed outside of the current loop."""
         builder = self.builder
         if isinstance(value, (Apply, Load)):
             cost = operations(instruction)
@@ -113,7 +114,7 @@ class Elements:
         return value
 
     def _note(self, value: Expr, instruction: Instruction) -> None:
-        """For readers: what a name stands for first."""
+        """Record, for readers of the code, the first instruction of a name."""
         if isinstance(value, Var):
             self.builder.made.setdefault(value.name, instruction.name)
 
@@ -146,11 +147,12 @@ class Elements:
         return [inner.value(r, ()) for r in roots]
 
     def combined(self, where: Instruction, values: Sequence[Expr]) -> list[Expr]:
-        """What the reducer of `where` makes of accumulators and elements. Accumulators are not rounded on the way: what
-        is rounded to the types of the reducer's own parameters stays in f32. Other conversions round as written."""
+        """The reducer of `where` applied to accumulators and elements. Accumulators are not rounded in between: values
+        that would be rounded to the types of the reducer's own parameters stay in f32. Other conversions round as
+        written."""
         reducer = where.get("to_apply")
         for value in values:
-            self._note(value, where)                          # accumulators: elements have names of their own by now
+            self._note(value, where)                          # accumulators: elements already have names
         return self.inline(reducer, values, where, frozenset(p.shape.element_type for p in reducer.parameters))
 
     def nested(self, computation: Computation, unrounded: frozenset[str] = frozenset()) -> Elements:
@@ -162,7 +164,7 @@ class Elements:
         return inner
 
     def known_leaves(self, instruction: Instruction) -> list[Expr] | None:
-        """The scalars of a flattened result, where they were computed already (rules/control.py)."""
+        """The scalars of a flattened result, if they were already computed (rules/control.py)."""
         for block in reversed(self.builder.chain):
             found = block.memo.get((self.serial, instruction))
             if found is not None:
@@ -171,7 +173,7 @@ class Elements:
 
 
 def result_leaves(root: Instruction) -> list[Instruction]:
-    """What a scalar computation gives, one instruction each."""
+    """The results of a scalar computation, one instruction each."""
     if root.opcode == "tuple":
         return root.operands
     if not root.shape.is_tuple:
@@ -208,7 +210,7 @@ def size_of(value: Expr) -> int:
 
 
 def use_counts(computation: Computation) -> dict[Instruction, int]:
-    """How often each instruction is read in its computation."""
+    """The number of reads of each instruction in its computation."""
     counts: dict[Instruction, int] = {}
     for instruction in computation.instructions:
         for operand in instruction.operands:

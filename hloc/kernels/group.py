@@ -1,4 +1,4 @@
-"""What a kernel is made from: a fusion or a lone instruction, seen the same way; and the kernel's buffers.
+"""The source of a kernel: a fusion or a single instruction, with the same interface; and the kernel's buffers.
 
 In: an instruction of the schedule. Out: a Group (roots, parameters, use counts), and Outlines: kernels under
 construction that know how parameters are read, where results go, and which arguments the finished kernel takes.
@@ -30,8 +30,8 @@ CHEAP = frozenset(["parameter", "constant", "broadcast", "reshape", "bitcast", "
 
 
 class Arg(NamedTuple):
-    """Where a kernel's buffer lies: kind operand (index, leaf), result (leaf) or scratch (index); part: (first byte,
-    bytes) where it is not all of that."""
+    """The location of a kernel's buffer: kind operand (index, leaf), result (leaf) or scratch (index); part: (first
+    byte, bytes) if it is only a part of that."""
 
     kind: str
     index: int
@@ -39,7 +39,7 @@ class Arg(NamedTuple):
     part: tuple[int, int] | None = None
 
 
-Known = tuple[Arg, str, int, str]          # of a buffer: where it lies, element type, elements, access
+Known = tuple[Arg, str, int, str]          # of a buffer: location, element type, elements, access
 
 
 class KernelCall(NamedTuple):
@@ -63,7 +63,7 @@ class Lowered(NamedTuple):
 
 @dataclass
 class Group:
-    """The inside of a fusion, or one instruction alone: roots are what it computes, leaf by leaf."""
+    """The inside of a fusion, or one instruction alone: roots are its results, leaf by leaf."""
 
     instruction: Instruction
     roots: list[Instruction]
@@ -102,7 +102,7 @@ class Group:
 
     @cached_property
     def repeated(self) -> dict[Instruction, int]:
-        """What broadcasts repeat, with two uses each."""
+        """The operands of broadcasts, with two uses each."""
         return {m.operands[0]: 2 for m in self.members if m.opcode == "broadcast"}
 
     @cached_property
@@ -131,18 +131,18 @@ class Group:
 
 
 class Outline:
-    """One kernel under construction: builder, elements, and the buffers it turns out to need."""
+    """One kernel under construction: builder, elements, and its buffers so far."""
 
     def __init__(self, group: Group, builder: Builder | None = None):
         self.group = group
         self.builder = builder or Builder()
-        self.known: dict[str, Known] = {}                     # beside those that the group reads
+        self.known: dict[str, Known] = {}                     # besides those that the group reads
         self.written: list[str] = []
         self.staged: dict[tuple[str, Index], Load] = {}
         self.elements = Elements(self.builder, {}, group.uses, RULES, parameter=self._parameter)
 
     def share_broadcasts(self) -> None:
-        """Bind what broadcasts repeat: for kernels that write out several elements of a dimension side by side."""
+        """Bind the operands of broadcasts: for kernels that unroll adjacent elements of a dimension."""
         self.elements.uses = {**self.elements.uses, **self.group.repeated}
 
     def _parameter(self, parameter: Instruction) -> Source | None:
@@ -196,7 +196,7 @@ class Outline:
             self.builder.store(name, position, value)
 
     def buffers(self) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
-        """What the body reads, in the order of the operands, then what it writes."""
+        """The buffers that the body reads, in the order of the operands, then those that it writes."""
         read = self.builder.loaded - set(self.written)
         first = sorted((n for n in read if n in self.group.reads), key=lambda n: self.group.reads[n][0].index)
         names = first + [n for n in self.known if n in read and n not in self.group.reads] + self.written
@@ -219,7 +219,7 @@ class Outline:
 
 
 def buffers_of(outlines: list[Outline]) -> tuple[tuple[Buffer, ...], tuple[Arg, ...]]:
-    """What the parts of one kernel read, then what they write; each buffer once."""
+    """The buffers that the parts of one kernel read, then those that they write; each once."""
     found = {b.name: (b, a) for outline in outlines for b, a in zip(*outline.buffers())}
     ordered = sorted(found.values(), key=lambda both: both[0].access != "read")
     return tuple(b for b, _ in ordered), tuple(a for _, a in ordered)
@@ -233,7 +233,8 @@ def origin_line(instruction: Instruction) -> str:
 
 
 def written_where(instruction: Instruction) -> str:
-    """What the instruction's metadata says, for readers: '   jit(f)/dot, model.py:12 (f)'; '' where it is silent."""
+    """The source location in the instruction's metadata, for readers: '   jit(f)/dot, model.py:12 (f)'; '' without
+    one."""
     place = next(map(str, instruction.written_at()), "")
     name = op_name(str(instruction.get("metadata", "")))[:LONGEST_NAME]
     told = [text for text in (name, place[-LONGEST_NAME:]) if text]

@@ -1,8 +1,7 @@
-"""Index algebra: positions as sums of loop variables times strides, kept simple so that emitted loops are simple.
+"""Index algebra: positions as sums of loop variables times strides, simplified so that emitted loops are simple.
 
 An Index is `sum(coefficient * atom) + constant`. An atom is a loop variable with a known range, or the quotient or
-remainder of an Index by a constant where the two cannot be taken apart. Reshapes come out free of division wherever
-the ranges allow it:
+remainder of an Index by a constant if it cannot be simplified. Reshapes produce no divisions if the ranges allow it:
 
     i = variable("i", 12); j = variable("j", 64)
     delinearize(linearize((i, j), (12, 64)), (768,))     -> (64*i + j,)
@@ -121,7 +120,7 @@ def _quotient_atom(inner: Index, divisor: int) -> Atom:
 
 
 def _single(index: Index, kind: str) -> Atom | None:
-    """The atom, where the index is just one atom of that kind."""
+    """The atom, if the index is a single atom of that kind."""
     if len(index.terms) == 1 and index.constant == 0:
         atom, coefficient = index.terms[0]
         if coefficient == 1 and atom.kind == kind:
@@ -130,7 +129,7 @@ def _single(index: Index, kind: str) -> Atom | None:
 
 
 def floor_divide(a: Index, divisor: int) -> Index:
-    """a // divisor, without a division where strides and bounds allow."""
+    """a // divisor, without a division if strides and bounds allow."""
     if divisor == 1:
         return a
     whole = Index(tuple((t, c // divisor) for t, c in a.terms if c % divisor == 0), a.constant // divisor)
@@ -159,8 +158,8 @@ def _divide_rest(rest: Index, divisor: int) -> Index:
 
 
 def _in_steps(index: Index, divisor: int) -> tuple[Index, int, Index]:
-    """(steps, unit, place): unit * steps + place is the index, unit divides the divisor, and 0 <= place < unit, so that
-    a quotient depends on the steps only. unit is 0 where there is no such."""
+    """(steps, unit, place): the index is unit * steps + place, unit divides the divisor, and 0 <= place < unit, so that
+    a quotient depends only on the steps. unit is 0 if there is no such form."""
     for unit in sorted({math.gcd(divisor, c) for _, c in index.terms} - {1}, reverse=True):
         place = Index(tuple((t, c) for t, c in index.terms if c % unit), index.constant % unit)
         low, high = bounds(place)
@@ -171,7 +170,7 @@ def _in_steps(index: Index, divisor: int) -> tuple[Index, int, Index]:
 
 
 def modulo(a: Index, divisor: int) -> Index:
-    """a mod divisor (never negative), without a division where strides and bounds allow."""
+    """a mod divisor (never negative), without a division if strides and bounds allow."""
     if divisor == 1:
         return ZERO
     rest = Index(tuple((t, c) for t, c in a.terms if c % divisor), a.constant % divisor)
@@ -192,7 +191,7 @@ def modulo(a: Index, divisor: int) -> Index:
 
 
 def row_major_strides(dimensions: Sequence[int]) -> tuple[int, ...]:
-    """Elements between neighbours along each dimension of a row-major array."""
+    """The stride in elements of each dimension of a row-major array."""
     strides = [1] * len(dimensions)
     for d in range(len(dimensions) - 2, -1, -1):
         strides[d] = strides[d + 1] * dimensions[d + 1]
@@ -271,7 +270,7 @@ def atoms(index: Index) -> Iterable[Atom]:
 
 
 def coefficient_of(index: Index, name: str) -> int | None:
-    """The stride of a variable in an index; None where it sits inside a quotient or remainder."""
+    """The stride of a variable in an index; None if it is inside a quotient or remainder."""
     factor = 0
     for atom, c in index.terms:
         if atom.kind == VARIABLE:
@@ -300,7 +299,7 @@ def index_apply(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def to_expr(index: Index) -> Expr:
-    """The loop IR's expression of an index; divisions are of values that are never negative."""
+    """The loop IR's expression of an index; all dividends are non-negative."""
     result: Expr | None = None
     for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
         value = index_apply("multiply", _atom_expr(atom), Const(abs(factor), INDEX))

@@ -1,7 +1,7 @@
-"""The least and the greatest value of INDEX expressions, by interval arithmetic, and the walk that knows them of names.
+"""Bounds of INDEX expressions by interval arithmetic, and a traversal that tracks the intervals of names.
 
-In: an expression, and the intervals of the variables in it. Out: its interval; Unknown where it depends on data, or
-where it or one of its parts may leave +-2**30.
+In: an expression, and the intervals of the variables in it. Out: its interval; Unknown if it depends on data, or if it
+or one of its parts may leave +-2**30.
 
     value_of(i + 4, {"i": (0, 9)})      ->  (4, 13)
     with_intervals(body, change)        ->  what change(statement, known, in_vector) makes of each statement
@@ -38,7 +38,7 @@ def value_of(expr: Expr, known: Mapping[str, Interval]) -> Interval:
 
 
 def look(expr: Expr, known: Mapping[str, Interval]) -> None:
-    """Every INDEX expression inside of any expression."""
+    """Visit every INDEX expression inside of any expression."""
     if expr.type == INDEX:
         value_of(expr, known)
     elif isinstance(expr, Load):
@@ -88,8 +88,8 @@ RULES: dict[str, Callable] = {
 # -- statements --------------------------------------------------------------------------------------------------------
 
 class Known(dict[str, Interval]):
-    """The intervals of names. lesser: of a name that is a minimum, the values it is the least of; sums: the intervals
-    of whole expressions."""
+    """The intervals of names. lesser: for a name that is a minimum, its operands; sums: the intervals of whole
+    expressions."""
 
     def __init__(self, other: Known | None = None) -> None:
         super().__init__(other or {})
@@ -97,7 +97,7 @@ class Known(dict[str, Interval]):
         self.sums: dict[Expr, Interval] = dict(other.sums) if other else {}
 
     def learn(self, let: Let) -> None:
-        """What a position's name tells."""
+        """Record what the name of a position implies."""
         found = interval(let.value, self)
         if found:
             self[let.name] = found
@@ -105,8 +105,8 @@ class Known(dict[str, Interval]):
             self.lesser[let.name] = let.value.arguments
 
     def count(self, loop: For) -> None:
-        """What is known inside of a loop: its counter i is less than its extent; so, where that is the lesser of
-        something and n - first (the last of several pieces is shorter), first + i is less than n."""
+        """Record what is known inside of a loop: its counter i is less than its extent. If the extent is the minimum of
+        a value and n - first (the last of several pieces is shorter), first + i is less than n."""
         last = _last(loop.extent, self)
         if last is not None:
             self[loop.name] = (0, max(0, last - 1))
@@ -123,15 +123,15 @@ Change = Callable[[Stmt, Known, bool], tuple[Stmt, ...]]
 
 def with_intervals(statements: Iterable[Stmt], change: Change, known: Known | None = None,
                    in_vector: bool = False) -> tuple[Stmt, ...]:
-    """The statements with each replaced by what `change` makes of it. known: intervals of counters, named positions and
-    sums of them there, which learns what the statements name; bodies of loops and conditions have been changed before.
+    """The statements, each replaced by the result of `change`. known: intervals of counters, named positions and sums
+    of them at that point, updated with the names of the statements; bodies of loops and conditions are changed first.
     """
     known = Known() if known is None else known
     return tuple(new for s in statements for new in change(_inside(s, change, known, in_vector), known, in_vector))
 
 
 def interval(expr: Expr, known: Known) -> Interval | None:
-    """None: it depends on data, or may be too large."""
+    """The interval; None if it depends on data, or may be too large."""
     try:
         return known.sums.get(expr) or value_of(expr, known)
     except Unknown:

@@ -1,7 +1,7 @@
 """The loop IR: typed scalar loops over flat buffers. Closed: these nodes and no others.
 
-In: what hloc/kernels/lower_*.py builds. Out: what the C-family printer writes. Printers never see HLO; kernels never
-see C or CUDA syntax. A kernel that adds two arrays of 4,096 f32:
+In: built by the lowerings (hloc/kernels/lower.py). Out: printed by the C-family printer. Printers never see HLO;
+kernels never see C or CUDA syntax. A kernel that adds two arrays of 4,096 f32:
 
     Kernel("add", (Buffer("a", "f32", 4096), Buffer("b", "f32", 4096), Buffer("out", "f32", 4096, "write")),
       (For("i", 4096, PARALLEL, (Store("out", Var("i", INDEX), Apply("add", (Load("a", i), Load("b", i)), "f32")),)),))
@@ -82,7 +82,7 @@ class Mutable(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """Give a Mutable a new value."""
+    """Assign a new value to a Mutable."""
 
     name: str
     value: Expr
@@ -99,7 +99,7 @@ class Store(NamedTuple):
 class For(NamedTuple):
     """for (name = 0; name < extent; name++). PARALLEL extents are constants; others may be INDEX expressions.
 
-    lanes: of a VECTOR loop, how many iterations are done at once; 0: as many as the compiler likes."""
+    lanes: of a VECTOR loop, the number of iterations per vector; 0: the compiler's choice."""
 
     name: str
     extent: int | Expr
@@ -140,7 +140,7 @@ class Shared(NamedTuple):
 
 
 class Barrier(NamedTuple):
-    """All threads of a block meet here (GPU only)."""
+    """A barrier for all threads of a block (GPU only)."""
 
 
 class Atomic(NamedTuple):
@@ -165,15 +165,16 @@ class Buffer(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What one run of a kernel moves and computes, for schedules, reports and the choice of threads."""
+    """The memory traffic and the operations of one run of a kernel, for schedules, reports and the choice of
+    threads."""
 
     bytes: int = 0
     flops: int = 0
 
 
 class Kernel(NamedTuple):
-    """A function over buffers. `origin` holds the HLO lines it computes (printed as escaped comments); `wide`: it is
-    compiled for the widest vectors of a CPU; `made`: which names of the body are which HLO instruction's elements.
+    """A function over buffers. `origin`: the HLO lines that it computes (printed as escaped comments); `wide`: compile
+    for the widest vectors of a CPU; `made`: the HLO instructions of the elements that names of the body stand for.
 
     Kernels with the same `structure()` share one function in the emitted source.
     """
@@ -187,14 +188,14 @@ class Kernel(NamedTuple):
     made: tuple[tuple[str, str], ...] = ()
 
     def structure(self):
-        """What makes two kernels the same code: everything but name, cost, origin and made."""
+        """The parts that define the code: everything but name, cost, origin and made."""
         return (self.buffers, self.body, self.wide)
 
 
 class Prologue(NamedTuple):
-    """An operand of a product that is computed on its way into the tile.
+    """An operand of a matmul or convolution that is computed while the tile is loaded.
 
-    operand      "lhs" or "rhs", in the place of the buffer of that name; type: of its elements
+    operand      "lhs" or "rhs", in place of the buffer with that name; type: of its elements
     statements   Lets over the INDEX Vars outer, inner (the batch), row (of rhs: its column) and depth
     value        the element at that place
     origin       the HLO lines that it computes

@@ -1,7 +1,7 @@
-"""Loop nests: which loops a kernel has, found by trying.
+"""Loop nests: the loops of a kernel, found by trial runs.
 
-In: the number of elements of the space that a kernel walks, and a function that emits one point of it. Out: the loops.
-All dimensions start as one collapsed loop; a trial run shows which divisions its accesses need, and the loop is split
+In: the number of elements of a kernel's iteration space, and a function that emits one point of it. Out: the loops. All
+dimensions start as one collapsed loop; a trial run shows which divisions its accesses need, and the loop is split
 there, until nothing is left to split. So an elementwise op over [8,128,768] is one loop of 786,432, a bias add two.
 
     factors([8, 128, 768], emit) -> [1024, 768]
@@ -20,17 +20,17 @@ from hloc.kernels.indexing import Atom, Index
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const
 from hloc.machine import Machine
 
-BLOCK = 4096            # elements of one PARALLEL iteration of a flat loop, about
+BLOCK = 4096            # approximate elements of one PARALLEL iteration of a flat loop
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
 SHORT_VECTOR = 8        # innermost loops below this length
-LONG_VECTOR = 64        # are joined with those around them up to this one,
-WORTH_VECTORS = 4       # where an element takes so many operations
+LONG_VECTOR = 64        # are collapsed with those around them up to this one,
+WORTH_VECTORS = 4       # if an element takes so many operations
 
 LEAST_COLUMNS = 32      # two of the widest vectors
-SIDE_BY_SIDE = (2, 3, 4)    # lengths of an innermost loop that one iteration of the loop around it does, and
-MOST_OPERATIONS = 40    # of how many operations: vectors of neighbours are interleaved in registers
-MOST_PLACES, MOST_DIFFERENT = 9, 256    # where elements differ by their places, so that one loop would choose
+SIDE_BY_SIDE = (2, 3, 4)    # lengths of an innermost loop that one iteration of the loop around it unrolls, and
+MOST_OPERATIONS = 40    # the maximum of operations: adjacent elements are interleaved in registers
+MOST_PLACES, MOST_DIFFERENT = 9, 256    # if elements differ by position, so that one loop would need selects
 
 Emit = Callable[[Builder, tuple[Index, ...]], None]
 
@@ -45,9 +45,9 @@ def factors(dimensions: Sequence[int], emit: Emit) -> tuple[list[int], Builder]:
 
 def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[int]], None]
            ) -> tuple[list[int], list[int], Builder]:
-    """Split loops until emit(builder, counters, extents) needs no more divisions that a split can take away.
+    """Split loops until emit(builder, counters, extents) needs no more divisions that a split can remove.
 
-    Gives the finer extents, for each the number of the loop that it came from, and the Builder of the last trial."""
+    Gives the finer extents, for each the number of the original loop, and the Builder of the last trial."""
     origins = list(range(len(extents)))
     for _ in range(MOST_TRIALS):
         builder, names = Builder(), []
@@ -65,9 +65,9 @@ def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[
 
 
 def with_long_vectors(extents: list[int], trial: Builder, kept: int = 0) -> list[int]:
-    """The extents with innermost loops joined that are shorter than a vector, where elements are computed, not only
-    moved: a division each costs less than to compute them one by one. Loops inside of an element rule vectors out.
-    kept: outer loops that stay as they are."""
+    """The extents with innermost loops collapsed that are shorter than a vector, if elements are computed, not only
+    moved: a division per element costs less than scalar code. Loops inside of an element rule prevent vectors. kept:
+    outer loops that stay unchanged."""
     computed = trial.operations - len(trial.accesses)
     has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
     worth = computed >= WORTH_VECTORS or trial.is_costly
@@ -80,8 +80,8 @@ def with_long_vectors(extents: list[int], trial: Builder, kept: int = 0) -> list
 
 
 def has_short_columns(extents: list[int], trial: Builder) -> bool:
-    """Whether elements that are computed, not only moved, lie in innermost loops of less than two vectors, as where
-    channels form groups."""
+    """Whether elements that are computed, not only moved, are in innermost loops of less than two vectors, as in
+    channels split into groups."""
     computed = trial.operations - len(trial.accesses)
     has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
     return (len(extents) > 2 and extents[-1] < LEAST_COLUMNS and computed >= WORTH_VECTORS and not has_loops
@@ -89,7 +89,7 @@ def has_short_columns(extents: list[int], trial: Builder) -> bool:
 
 
 def whole_columns(extents: list[int]) -> list[int]:
-    """The extents with innermost loops joined until they have two vectors."""
+    """The extents with innermost loops collapsed until they have two vectors."""
     joined = list(extents)
     while len(joined) > 2 and joined[-1] < LEAST_COLUMNS:
         joined[-2:] = [joined[-2] * joined[-1]]
@@ -97,9 +97,9 @@ def whole_columns(extents: list[int]) -> list[int]:
 
 
 def neighbours(extents: list[int], trial: Builder, emit: Emit, in_line: bool) -> int:
-    """How many elements along the innermost dimension one iteration computes: 1, or all of a very short one, where the
-    loop around it is long enough for vectors; emit: as for `refine`, without the extents; in_line: whether elements are
-    of a type that has vectors only where they lie along memory, so that choices cost more."""
+    """The number of elements along the innermost dimension that one iteration computes: 1, or all of a very short one,
+    if the loop around it is long enough for vectors; emit: as for `refine`, without the extents; in_line: whether
+    elements have a type that is vectorized only if contiguous, so that selects cost more."""
     has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
     if len(extents) < 2 or not 1 < extents[-1] <= MOST_PLACES or extents[-2] < LONG_VECTOR // 4 or has_loops:
         return 1
@@ -114,7 +114,8 @@ def neighbours(extents: list[int], trial: Builder, emit: Emit, in_line: bool) ->
 
 
 def row_operations(extents: Sequence[int], emit: Emit) -> int:
-    """Those of all elements of an innermost row, one after the other: what differs by the place needs no choice."""
+    """The operations of all elements of an innermost row, one after the other: position-dependent values need no
+    select."""
     builder = Builder()
     with ExitStack() as stack:
         counters = [stack.enter_context(builder.loop(n)) for n in extents[:-1]]
@@ -124,8 +125,8 @@ def row_operations(extents: Sequence[int], emit: Emit) -> int:
 
 
 def interleaved(extents: list[int], trial: Builder) -> int | None:
-    """The number of a very short loop, not the innermost, along which elements lie side by side, as channels of pixels
-    do where planes are written: one iteration computes all of them, and its loads are vectors."""
+    """The number of a very short loop, not the innermost, along which elements are contiguous, as channels of pixels
+    are when planes are written: one iteration computes all of them, and its loads are vectors."""
     inner, has_loops = f"i{len(extents) - 1}", trial.counts.get("i", 0) > sum(n > 1 for n in extents)
     for n in range(len(extents) - 2, -1, -1):
         if extents[n] in SIDE_BY_SIDE and extents[-1] >= LONG_VECTOR // 4 and not has_loops and any(
@@ -136,12 +137,13 @@ def interleaved(extents: list[int], trial: Builder) -> int | None:
 
 
 def finds_rows(extents: Sequence[int], trial: Builder) -> bool:
-    """Whether data says where a row is read, and the innermost loop goes along it: elemental/row_blocks.py."""
+    """Whether the start of a row is data-dependent, and the innermost loop runs along the row:
+    elemental/row_blocks.py."""
     return len(extents) > 1 and any(trial.levels[name] < len(extents) for name in trial.found)
 
 
 def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[list[int]]:
-    """Split each loop at the divisors that its variable is divided by, as far as they divide one another."""
+    """Split each loop at the divisors of its variable, if they divide one another."""
     finer: list[list[int]] = []
     for extent, name in zip(extents, names):
         wanted = {d for atom in divisions for d in _cuts(atom, name) if 1 < d < extent and extent % d == 0}
@@ -175,7 +177,7 @@ def nest(builder: Builder, extents: Sequence[int], machine: Machine) -> Iterator
 
 @contextmanager
 def parallel(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
-    """One PARALLEL loop over several extents; their counters are taken apart inside."""
+    """One PARALLEL loop over several extents; their counters are delinearized inside."""
     total = math.prod(extents)
     if total == 1:
         yield tuple(indexing.ZERO for _ in extents)
@@ -186,7 +188,7 @@ def parallel(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, 
 
 
 def _simple(builder: Builder, index: Index) -> Index:
-    """An index without divisions: they are bound to names here."""
+    """An index without divisions: these are bound to names here."""
     return builder._without_divisions(index)
 
 
@@ -197,7 +199,7 @@ def _threads(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, 
 
 
 def unrolled(builder: Builder, extent: int, block: int) -> Iterator[Index]:
-    """A loop in blocks that compilers unroll, and the rest of it: `for k in unrolled(...)` is run for each part."""
+    """A loop in blocks that compilers unroll, and the remainder: `for k in unrolled(...)` is run for each part."""
     blocks, rest = divmod(extent, block)
     if blocks:
         with builder.loop(blocks) as outer, builder.loop(block) as inner:
@@ -209,7 +211,7 @@ def unrolled(builder: Builder, extent: int, block: int) -> Iterator[Index]:
 
 @contextmanager
 def block_loop(builder: Builder, extent: int, block: int, number: Index, kind: str = VECTOR) -> Iterator[Index]:
-    """The loop over one block of a loop of `extent`; gives the position in the whole."""
+    """The loop over one block of a loop of `extent`; gives the position in the whole loop."""
     start = indexing.scale(number, block)
     if extent % block == 0:
         with builder.loop(block, kind) as offset:
@@ -233,8 +235,8 @@ def _flat(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...
 
 
 def block_of(extent: int) -> int:
-    """Elements of one PARALLEL iteration of a loop over so many: where it can be, blocks are all of the same length,
-    of whole vectors."""
+    """Elements of one PARALLEL iteration of a loop of this extent: if possible, all blocks have the same length, of
+    whole vectors."""
     if extent <= BLOCK or extent % BLOCK == 0:
         return min(extent, BLOCK)
     even = [n for n in range(BLOCK // 4, 2 * BLOCK + 1, LONG_VECTOR) if extent % n == 0]
@@ -254,7 +256,7 @@ def _rows(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...
 
 
 def parallel_loops(extents: Sequence[int]) -> int:
-    """How many outer loops the PARALLEL loop takes: enough iterations, of enough work each."""
+    """The number of outer loops in the PARALLEL loop: enough iterations, of enough work each."""
     count, iterations = 0, 1
     work = math.prod(extents)
     while count < len(extents) - 1 and (iterations < ENOUGH or work > 4 * BLOCK):

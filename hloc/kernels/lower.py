@@ -6,10 +6,10 @@ Out: Lowered: kernels with the operands, results and scratch buffers that they t
     lower(add, machine).calls[0].kernel.body
       -> For("i0", ..., PARALLEL, (For("i1", ..., VECTOR, (Store("out0", ..., Apply("add", ...)),)),))
 
-A fusion is lowered by its kind and the opcode of its root, everything else by its opcode; what has an element rule and
-no lowering of its own becomes a loop over its elements. The chapters are the folders: `rules` (how one element is
-computed), `elemental` (loops over elements), `reductions`, `products`, `attention`, and `routines` (Tiles for which
-targets have code of their own).
+A fusion is lowered by its kind and the opcode of its root, everything else by its opcode; an op with an element rule
+and no lowering of its own becomes a loop over its elements. The folders: `rules` (how one element is computed),
+`elemental` (loops over elements), `reductions`, `products`, `attention`, and `routines` (Tiles for which targets have
+library kernels).
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Lowering = Callable[[Group, Machine], Lowered]
 
 
 def late(file: str, name: str) -> Lowering:
-    """A lowering whose file is imported when it is first wanted: a program needs few of them."""
+    """A lowering whose file is imported on first use: a program needs few of them."""
     def lowering(group: Group, machine: Machine) -> Lowered:
         return getattr(import_module(f"hloc.kernels.{file}"), name)(group, machine)
     return lowering
@@ -63,7 +63,7 @@ BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("reducti
 
 
 def lower(instruction: Instruction, machine: Machine) -> Lowered:
-    """The kernels of one instruction. Raises UnsupportedError, at the instruction, for what has none."""
+    """The kernels of one instruction. Raises UnsupportedError, at the instruction, if there is no lowering."""
     lowered = _lowered(instruction, machine)
     if machine.kind != "cpu":
         return lowered
@@ -96,5 +96,5 @@ def _lowered(instruction: Instruction, machine: Machine) -> Lowered:
 
 
 def _shapes(instruction: Instruction) -> list[Shape]:
-    """The array shapes that go in and come out."""
+    """The array shapes of the operands and the result."""
     return [leaf for i in (instruction, *instruction.operands) for leaf in leaves(i.shape)]

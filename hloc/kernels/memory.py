@@ -1,4 +1,4 @@
-"""What a program needs in memory, and what for, before it runs.
+"""The memory that a program needs, by purpose, before it runs.
 
 In: an optimized module. Out: a MemoryUse: the sizes that a run allocates, and the buffers alive where most is in use.
 
@@ -9,9 +9,9 @@ In: an optimized module. Out: a MemoryUse: the sizes that a run allocates, and t
     over = memory_over_time(module, machine, target.workspace)
     over.live[3]      bytes of the arena in use at over.instructions[3]
 
-The arena may be a little larger than `live`, the bytes in use at once: pieces between others stay free. What routines
-take for packed operands, sorts, transforms is in the arena too, for the time of their step (region "scratch"). Not in
-the peak: stacks of threads, one set per process, and Python itself.
+The arena may be a little larger than `live`, the bytes in use at once: there may be unused gaps. The workspace of
+routines for packed operands, sorts and transforms is in the arena too, during their step (region "scratch"). Not in the
+peak: stacks of threads, one set per process, and Python itself.
 """
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class MemoryUse(NamedTuple):
 
 
 class MemoryOverTime(NamedTuple):
-    """What is in use while a program runs, in bytes.
+    """The memory in use while a program runs, in bytes.
 
     instructions  in the order of the schedule, those of loops and branches once, where they stand; several may be one
     live          of the arena, at each of them
@@ -86,12 +86,12 @@ class MemoryOverTime(NamedTuple):
 
     @property
     def peak_at(self) -> int:
-        """The first position at which most of the arena is in use; 0 where it has none."""
+        """The first position at which most of the arena is in use; 0 without an arena."""
         return max(range(len(self.live)), key=self.live.__getitem__, default=0)
 
     @property
     def by_instruction(self) -> dict[Instruction, int]:
-        """`live` by instruction; of one that stands in several places the most."""
+        """`live` by instruction; for one at several positions the maximum."""
         found: dict[Instruction, int] = {}
         for instruction, size in zip(self.instructions, self.live):
             found[instruction] = max(size, found.get(instruction, 0))
@@ -103,7 +103,7 @@ class MemoryOverTime(NamedTuple):
 
 
 def memory_use(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryUse:
-    """Plan the module, and say what its memory is for. Raises what planning raises."""
+    """Plan the module, and report its memory by purpose. Raises the errors of planning."""
     planner = Planner(module, machine, workspace=workspace)
     program = planned(planner)
     arena, lent = _arena_buffers(planner)
@@ -119,7 +119,7 @@ def memory_use(module: Module, machine: Machine, workspace: Workspace | None = N
 
 
 def memory_over_time(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryOverTime:
-    """Plan the module, and say what is in use at each instruction. Raises what planning raises."""
+    """Plan the module, and report the memory in use at each instruction. Raises the errors of planning."""
     planner = Planner(module, machine, workspace=workspace)
     program = planned(planner)
     times = [time for time, _ in planner.schedule]
@@ -133,13 +133,13 @@ def memory_over_time(module: Module, machine: Machine, workspace: Workspace | No
 
 
 def _at_positions(buffer: Buffer, times: Sequence[int]) -> Buffer:
-    """The buffer with positions in the schedule as its life: an instruction lasts until the next one's time."""
+    """The buffer with positions in the schedule as its live range: an instruction lasts until the next one's time."""
     first, last = (max(0, bisect_right(times, time) - 1) for time in (buffer.first, buffer.last))
     return buffer._replace(first=first, last=last)
 
 
 def _arena_buffers(planner: Planner) -> tuple[list[Buffer], list[Buffer]]:
-    """What lies in the arena, and what in results that are written later (region "lent")."""
+    """The buffers in the arena, and those in results that are written later (region "lent")."""
     arena, lent = [], []
     for group, made in _makers(planner).items():
         if group.home is None and group.first >= 0:
@@ -158,7 +158,7 @@ def _makers(planner: Planner) -> dict[Value, tuple[Instruction, ...]]:
 
 
 def _busiest(buffers: Iterable[Buffer]) -> tuple[int, int]:
-    """The most bytes alive at once, and the first time at which they are."""
+    """The maximum of bytes alive at once, and the first time at which it is reached."""
     events = sorted([(b.first, b.size) for b in buffers] + [(b.last + 1, -b.size) for b in buffers])
     most, place, now = 0, -1, 0
     for index, (time, change) in enumerate(events):

@@ -1,7 +1,7 @@
-"""Which reducers may be taken apart: the op and its identity.
+"""Reducers that may be reassociated: the op and its identity.
 
-In: a reduce's to_apply. Out: "add", "maximum" ... where it is one binary operation of its two parameters that may be
-done in any order; None for everything else (argmax pairs and such), which then keeps one chain of updates.
+In: a reduce's to_apply. Out: "add", "maximum" ... if it is one binary operation of its two parameters that may be done
+in any order; None for everything else (argmax pairs and such), which then keeps one chain of updates.
 """
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MONOIDS = frozenset(["add", "multiply", "maximum", "minimum", "and", "or", "xor"
 
 
 def monoid(computation: Computation) -> str | None:
-    """The op, where the reducer is op(parameter 0, parameter 1) in either order, conversions that keep all numbers of
-    the parameters aside."""
+    """The op, if the reducer is op(parameter 0, parameter 1) in either order, apart from conversions that keep all
+    numbers of the parameters."""
     opcode = plain_opcode(computation)
     return opcode if opcode in MONOIDS and computation.root.opcode != "tuple" else None
 
 
 def identity(op: str, element_type: str) -> Const:
-    """The value that op leaves everything else alone with, in computation form."""
+    """The identity of op, in computation form."""
     type = computation_type(element_type)
     kind = ELEMENT_TYPES[type].kind
     if op == "multiply" or (op in ("and", "minimum") and kind == "pred"):
@@ -41,15 +41,15 @@ def identity(op: str, element_type: str) -> Const:
 
 
 def is_identity(initial: Instruction, op: str) -> bool:
-    """The initial value is a literal that op can leave out (an infinite bound may also be the type's least value)."""
+    """Whether the initial value is a literal equal to the identity of op, so that it can be omitted."""
     if initial.opcode != "constant" or initial.literal is None or initial.shape.num_elements != 1:
         return False
     return literal(initial.literal, initial.shape.element_type) == identity(op, initial.shape.element_type)
 
 
 def chosen_integer(reduce: Instruction) -> str | None:
-    """"maximum" or "minimum", where a reduce gives the larger (smaller) of integers with its place, and of equal ones
-    the lower place: they may come in any order.
+    """"maximum" or "minimum", if a reduce gives the larger (smaller) of integers with its position, and of equal ones
+    the lower position: the order is then arbitrary.
 
         above = a > b;  (select(above, a, b), select(above | (a == b & i < j), i, j))
     """
@@ -63,8 +63,8 @@ def chosen_integer(reduce: Instruction) -> str | None:
 
 
 def chosen_float(reduce: Instruction) -> str | None:
-    """"maximum" or "minimum", where a reduce gives the largest (smallest) of floats with its place, and of equal ones
-    the lower place; the first NaN comes before all numbers.
+    """"maximum" or "minimum", if a reduce gives the largest (smallest) of floats with its position, and of equal ones
+    the lower position; the first NaN precedes all numbers.
 
         above = a > b | a != a;  (select(above, a, b), select(above | (a == b & i < j), i, j))
     """
@@ -82,7 +82,7 @@ def chosen_float(reduce: Instruction) -> str | None:
 
 
 def _selects_two(reduce: Instruction) -> bool:
-    """Whether a reduce of two arrays gives what it selects of either."""
+    """Whether a reduce of two arrays gives values selected from either."""
     root = reduce.get("to_apply").root
     return len(reduce.operands) == 4 and root.opcode == "tuple" and all(o.opcode == "select" for o in root.operands)
 
@@ -114,5 +114,5 @@ def _compares(node: Instruction, operands: tuple[Instruction, Instruction], dire
 
 
 def can_reassociate(op: str | None, element_type: str) -> bool:
-    """A VECTOR loop can keep one partial result per lane."""
+    """Whether a VECTOR loop can keep one partial result per lane."""
     return op is not None and ELEMENT_TYPES[element_type].kind != "complex"

@@ -1,4 +1,4 @@
-"""The types of the loop IR's operations: what Apply(op, arguments) gives.
+"""The types of the loop IR's operations: the result type of Apply(op, arguments).
 
 In: the name of an operation and the types of its arguments. Out: the type of its result.
 
@@ -6,7 +6,7 @@ In: the name of an operation and the types of its arguments. Out: the type of it
     result_type("compare_lt", ("f32", "f32"))    "pred"
     result_type("convert", ("f32",))             None: the Apply itself says to which type
 
-Besides the scalar functions of the op table there are a few that passes on kernels make: see MADE_BY_PASSES.
+Besides the scalar functions of the op table there are a few that kernel passes create: see MADE_BY_PASSES.
 """
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from hloc.ir import ELEMENT_TYPES
 from hloc.ops.table import SCALARS
 
-# The type is part of the operation: it does not follow from the arguments.
+# The type is part of the operation: it cannot be derived from the arguments.
 CONVERSIONS = frozenset(["convert", "convert_held", "bitcast", "stochastic_convert", "widen", "narrow"])
-# Operations that take elements of a storage type (bf16, f16, f8 ...) as they are.
+# Operations on elements of a storage type (bf16, f16, f8 ...) without conversion.
 OF_STORED = CONVERSIONS | {"select", "maximum_key", "minimum_key", "f16_of_maximum_key", "f16_of_minimum_key",
                            "bf16_of_maximum_key", "bf16_of_minimum_key", "bits_read"}
-# What these mean: tests and hloc/kernels/text/interpreter.py hold the C functions of these names to it.
+# The meaning of these operations: tests and hloc/kernels/text/interpreter.py check the C functions against it.
 MADE_BY_PASSES = {
     "convert_held": "convert to bf16 of a value whose NaN, if it is one, has no bits that bf16 cannot hold",
     "widen": "convert f16 to f32, of neighbouring elements",
@@ -42,7 +42,7 @@ WHOLES = {part: whole for whole, part in PARTS.items()}
 
 
 def result_type(op: str, arguments: Sequence[str]) -> str | None:
-    """The type that an operation gives for arguments of these types; None where it does not follow from them."""
+    """The result type of an operation for arguments of these types; None if it cannot be derived from them."""
     first = arguments[0]
     op = op.removeprefix("called_").removeprefix("row_")
     if op in CONVERSIONS:
@@ -61,10 +61,10 @@ def result_type(op: str, arguments: Sequence[str]) -> str | None:
 
 
 def key_type(element_type: str) -> str:
-    """The integers that order floats of a type: as wide as these."""
+    """The integer type whose order is that of a float type's keys: it has the same width."""
     return f"s{ELEMENT_TYPES[element_type].bits}"
 
 
 def takes_stored(op: str) -> bool:
-    """Whether an operation takes elements as they lie in memory; others compute in a computation type."""
+    """Whether an operation takes elements in their stored type; others compute in a computation type."""
     return op in OF_STORED

@@ -1,4 +1,4 @@
-"""The plan: an ordered list of steps over statically placed buffers. What a target runs, once per call.
+"""The plan: an ordered list of steps over statically placed buffers, which a target runs once per call.
 
 In: a scheduled, fused, laid-out Module. Out (hloc/kernels/planner.py): a Program. All offsets and sizes are in bytes,
 offsets are multiples of ALIGNMENT (hloc/analysis/packing.py) within their region.
@@ -29,14 +29,14 @@ class Ref(NamedTuple):
     size: int
 
     def part(self, start: int, size: int) -> Ref:
-        """So many bytes of it."""
+        """A part of that size, at that start in bytes."""
         return self._replace(offset=self.offset + start, size=size)
 
 
 class Launch(NamedTuple):
-    """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; a saved plan has none.
-    scratch: memory for a routine of the target, where it takes some (Workspace). packed: an operand in a form that a
-    routine likes (Packing); a step that packs it writes there, and has that operand as its only argument."""
+    """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; None in a saved plan. scratch:
+    workspace of a target's routine, if it needs some (Workspace). packed: an operand packed for a routine (Packing); a
+    step that packs it writes there, and has that operand as its only argument."""
 
     kernel: int
     arguments: tuple[Ref, ...]
@@ -46,7 +46,7 @@ class Launch(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copy source.size bytes; the pieces do not overlap (or are the same). instruction: for whose sake."""
+    """Copy source.size bytes; the pieces do not overlap (or are the same). instruction: the one that needs the copy."""
 
     destination: Ref
     source: Ref
@@ -55,7 +55,7 @@ class Copy(NamedTuple):
 
 class WhileLoop(NamedTuple):
     """Run `condition`, then while the pred at `flag` is true: `body`, `condition`. trip_count: known number or None;
-    instruction: the while itself; a saved plan has none."""
+    instruction: the while itself; None in a saved plan."""
 
     condition: tuple[Step, ...]
     flag: Ref
@@ -74,8 +74,8 @@ class Branch(NamedTuple):
 
 class HostCall(NamedTuple):
     """Call a Python function with NumPy views of its arguments: a custom call. `instruction` is the call itself, for
-    functions that look at its attributes (hloc/ops/custom_calls.py); a saved plan has none. scratch: as a Launch has,
-    where the target makes the call itself."""
+    functions that read its attributes (hloc/ops/custom_calls.py); None in a saved plan. scratch: as in a Launch, if the
+    target makes the call itself."""
 
     target: str
     arguments: tuple[tuple[Ref, Shape], ...]
@@ -88,7 +88,7 @@ Step = Union[Launch, Copy, WhileLoop, Branch, HostCall]
 
 
 def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
-    """Every step of a plan, those in loops and branches too; in no particular order."""
+    """Every step of a plan, including those in loops and branches; in no particular order."""
     stack = list(steps)
     while stack:
         step = stack.pop()
@@ -110,7 +110,7 @@ class Value(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """What a routine does with an operand before it computes, as a step of its own: for operands that never change.
+    """The packing of an operand for a routine, as a separate step: for operands that never change.
 
     operand    the number of the buffer that is packed
     bytes      of the operand, packed
@@ -125,7 +125,7 @@ class Packing(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """What memory a target's routines take beside their arguments, in bytes, as a target tells the planner.
+    """The memory that a target's routines need beside their arguments, in bytes, as reported by the target.
 
     scratch    (Tile or HostCall, machine) -> for the time of that step; it lies in the arena
     kept       (kernels, machine) -> between runs, until the process ends
@@ -164,6 +164,7 @@ class Program(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """Bytes that a run needs: parameters, results, constants, the arena, what routines keep and what setup made."""
+        """Bytes that a run needs: parameters, results, constants, the arena, and the memory kept by routines and
+        setup."""
         signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results))
         return signature + sum(c.nbytes for c in self.constants) + self.arena_size + self.kept + sum(self.held)

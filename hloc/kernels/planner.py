@@ -3,8 +3,8 @@
 In: a module after the target-dependent passes (fused, row-major, scheduled, copies inserted). Out: a plan.Program.
 
 The planner walks the schedule of the entry once; control flow is walked in place, so that every instruction of the
-program has one time on one line. Tuples vanish: each instruction stands for its flattened array leaves, each leaf for a
-Value of the buffer assignment. After the walk the assignment places the values and the draft steps become real ones.
+program has one time on a single timeline. Tuples are flattened: an instruction is represented by its array leaves, a
+leaf by a Value of the buffer assignment. After the walk the assignment places the values and the drafts become steps.
 
     program = plan_module(module, machine)
 """
@@ -35,8 +35,8 @@ from hloc.ops.collectives import COLLECTIVES
 from hloc.ops.host import transfer_name
 
 DEEPEST_NESTING = 200
-MOST_CALLED = 100_000            # instructions planned again for calls: calls of calls can describe exponentially many
-LARGEST_COMPARED = 2000           # instructions of a fusion that is looked for among those lowered before
+MOST_CALLED = 100_000            # instructions planned again for calls: nested calls can be exponentially many
+LARGEST_COMPARED = 2000           # instructions of a fusion that is compared with those lowered before
 FORWARDING = frozenset(["bitcast", "reshape", "opt-barrier", "domain", "copy-start", "copy-done", "add-dependency"])
 
 TRANSFERS = frozenset(["infeed", "outfeed", "send", "recv"])
@@ -46,7 +46,7 @@ Leaves = list[Value]
 
 @dataclass
 class Draft:
-    """A step whose references are still Values; `make` turns it into the final step once memory is placed."""
+    """A step whose references are still Values; `make` turns it into the final step after memory is placed."""
 
     make: Callable[[Callable[[Value], Ref]], Step]
 
@@ -68,7 +68,7 @@ class Planner:
     lowered: dict[Any, Lowered] = field(default_factory=dict)
     sharing: list[tuple[Value, Value, int]] = field(default_factory=list)
     makers: dict[Value, Instruction] = field(default_factory=dict)
-    scratch: set[Value] = field(default_factory=set)         # of makers: memory for routines of the target
+    scratch: set[Value] = field(default_factory=set)         # of routines of the target
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
     time: int = 0
     depth: int = 0
@@ -76,12 +76,12 @@ class Planner:
 
     @cached_property
     def invariants(self) -> Mapping[Computation, frozenset[int]]:
-        """For each loop body the carried leaves that it hands through unchanged."""
+        """For each loop body the carried leaves that it passes through unchanged."""
         return module_invariants(self.module)
 
     @cached_property
     def origins(self) -> Mapping[Computation, tuple[int | None, ...]]:
-        """For each branch the parameter leaves in whose memory its results are."""
+        """For each branch the parameter leaves whose memory holds its results."""
         return branch_origins(self.module, self.invariants)
 
     @cached_property
@@ -109,7 +109,7 @@ class Planner:
         return steps, table[computation.root]
 
     def instruction(self, instruction: Instruction, table: dict, arguments: list[Leaves], steps: list[Draft]) -> Leaves:
-        """The leaves of one instruction; what it does is added to `steps`."""
+        """The leaves of one instruction; its steps are added to `steps`."""
         opcode = instruction.opcode
         if opcode == "parameter":
             return arguments[instruction.parameter_number]
@@ -202,7 +202,7 @@ class Planner:
         return results
 
     def kernels_of(self, instruction: Instruction) -> Lowered:
-        """The kernels of an instruction; instructions that say the same are lowered once: layers repeat."""
+        """The kernels of an instruction; identical instructions, as in repeated layers, are lowered once."""
         key = self.structures.key(instruction), operands_key(instruction, self.structures)
         lowered = self.lowered.get(key)
         if lowered is None:
@@ -210,12 +210,12 @@ class Planner:
         return lowered
 
     def _fixed(self, value: Value) -> bool:
-        """True where the value lies in memory that is not ours to overwrite."""
+        """Whether the value is in memory that must not be overwritten."""
         home = self.assignment.root(value).home
         return home is not None and home.region in ("constant", "parameter", "held")
 
     def room(self, steps: list[Tile | HostCall], instruction: Instruction) -> Value | None:
-        """Memory for the routines of one instruction, one after the other, while it runs; None where they take none."""
+        """The workspace of one instruction's routines, used one after the other; None if they need none."""
         size = max((self.workspace.scratch(s, self.machine) for s in steps), default=0) if self.workspace else 0
         if not size:
             return None
@@ -239,7 +239,7 @@ class Planner:
         return self.workspace.packing(tile, self.machine) if self.workspace else None
 
     def kernel(self, kernel: Kernel | Tile) -> int:
-        """The number of a kernel; the same structure gets the same number."""
+        """The number of a kernel; kernels with the same structure have the same number."""
         key = kernel.structure()
         if key not in self.kernel_numbers:
             self.kernel_numbers[key] = len(self.kernels)
@@ -273,10 +273,11 @@ class Planner:
         return carried
 
     def _own(self, loop: Instruction, carried: Leaves, steps: list[Draft]) -> Leaves:
-        """Copies of the leaves that the loop changes and that are not ours: copy_insertion trusts donated parameters.
+        """Copies of the leaves that the loop changes and that the program does not own: copy_insertion trusts donated
+        parameters.
 
-        A donated parameter is the caller's array all the same (input_output_alias allows sharing, it does not ask for
-        it), so that running never changes what the caller gave.
+        A donated parameter is still the caller's array (input_output_alias allows sharing, it does not require it), so
+        a run never changes the caller's arrays.
         """
         if not any(self._fixed(value) for value in carried):
             return carried
@@ -307,7 +308,7 @@ class Planner:
         return steps
 
     def conditional(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
-        """Every branch writes the same result memory: that of an array which a branch hands through or updates, if
+        """Every branch writes the same result memory: that of an array that a branch passes through or updates, if
         copy_insertion left it so."""
         selector = operands[0][0]
         self.assignment.use(selector, self.time)
@@ -373,7 +374,8 @@ class Planner:
 
 
 def operands_key(instruction: Instruction, structures: Structures) -> tuple:
-    """What lowering may ask of operands: their shapes, which of them are the same, and the values of constants."""
+    """The properties of operands that lowering may read: their shapes, which are the same, and the values of
+    constants."""
     places: dict[Instruction, int] = {}
     return tuple((places.setdefault(o, n), structures.key(o) if o.opcode == "constant" else
                   structures.shape_number(o.shape)) for n, o in enumerate(instruction.operands))
@@ -422,7 +424,7 @@ def plan_module(module: Module, machine: Machine, workspace: Workspace | None = 
 
 
 def planned(planner: Planner) -> Program:
-    """The program of a fresh planner, which afterwards knows what each piece of memory is for."""
+    """The program of a new planner, which afterwards knows the purpose of each piece of memory."""
     module, assignment = planner.module, planner.assignment
     parameters = tuple(PlanValue(*p) for p in entry_parameters(module))
     inputs = [assignment.new(v.shape.num_bytes, Home("parameter", i)) for i, v in enumerate(parameters)]

@@ -1,4 +1,4 @@
-"""From HLO element types to computation types: what one elementwise op does to one element.
+"""From HLO element types to computation types: one elementwise op on one element.
 
 In: the opcode's row, operand values in computation form. Out: the loop IR expression of the result, in that form too.
 Narrow floats (bf16, f16, f8*, f4*) are computed in f32 (f8e8m0fnu in f64) and rounded after every op that does not keep
@@ -18,7 +18,7 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr
 from hloc.ops.table import OPS, SCALARS
 
 REMAINDER_STEPS = {"f16": 1, "bf16": 6}     # of targets/c/float32.h
-# Functions for which bits above the element type's width must not be there; signed numbers have copies of their sign.
+# Functions whose arguments must not have bits above the element type's width; signed numbers are sign-extended.
 BITWISE = {"signed": frozenset(["popcnt", "count_leading_zeros", "shift_right_logical"]),
            "unsigned": frozenset(["popcnt", "count_leading_zeros", "shift_right_logical", "shift_right_arithmetic"])}
 LARGEST_S32 = (1 << 31) - 1
@@ -45,13 +45,13 @@ def convert_to(expr: Expr, type: str) -> Expr:
 
 
 def widen(stored: Expr) -> Expr:
-    """An element as it lies in memory -> computation form."""
+    """A stored element -> computation form."""
     return convert_to(stored, computation_type(stored.type))
 
 
 def narrow(value: Expr, element_type: str) -> Expr:
-    """Computation form -> what is stored; undoes a `widen` right before it, or before a choice of two such values. Of
-    values that are rounded first, the one that is chosen is rounded once, behind the choice."""
+    """Computation form -> storage form; undoes a `widen` right before it, or before a select of two such values. If
+    values are rounded first, the select is done before a single rounding."""
     stored = _as_stored(value, element_type)
     if stored is not None:
         return stored
@@ -68,13 +68,13 @@ def _is_rounding(stored: Expr) -> bool:
 
 
 def _are_computed(choices: list[Expr]) -> bool:
-    """Whether none of them, as they are stored, is read from memory, and one is rounded."""
+    """Whether no value is, in storage form, a load, and one is rounded."""
     rounded = [_is_rounding(c) for c in choices]
     return any(rounded) and all(r or isinstance(c, Const) for r, c in zip(rounded, choices))
 
 
 def _unrounded(value: Expr, element_type: str) -> Expr:
-    """What rounds to the same as a value in f32: a choice of numbers that are not rounded yet."""
+    """A value in f32 that rounds to the same: a select of numbers that are not rounded yet."""
     if not isinstance(value, Apply) or value.type != "f32":
         return value
     if value.op == "select":
@@ -84,8 +84,8 @@ def _unrounded(value: Expr, element_type: str) -> Expr:
 
 
 def sums_of_whole_numbers(left: str, right: str, result: str) -> tuple[str, str] | None:
-    """(operand type, sum type) of a CPU's products of 8 and 16 bits, whose sums have 32: they wrap as the result does.
-    Of unsigned numbers, which the routines take for signed ones, the bits of the operands' width are right."""
+    """(operand type, sum type) of a CPU's products of 8 and 16 bits with sums of 32 bits, which wrap as the result
+    does. Routines treat unsigned numbers as signed ones; the bits of the operands' width are right."""
     given, kept = ELEMENT_TYPES[left], ELEMENT_TYPES[result]
     most = 32 if given.kind == "signed" else given.bits
     if left != right or given.bits not in (8, 16) or not 8 <= kept.bits <= most \
@@ -95,7 +95,7 @@ def sums_of_whole_numbers(left: str, right: str, result: str) -> tuple[str, str]
 
 
 def _as_stored(value: Expr, element_type: str) -> Expr | None:
-    """A value that needs no rounding, as it is stored; None for others."""
+    """A value that needs no rounding, in storage form; None for others."""
     if value.type == element_type:
         return value
     if isinstance(value, Apply) and value.op == "convert" and value.arguments[0].type == element_type:
@@ -104,7 +104,7 @@ def _as_stored(value: Expr, element_type: str) -> Expr | None:
 
 
 def rounded(value: Expr, element_type: str) -> Expr:
-    """A result of arithmetic, brought to what its element type can hold, in computation form."""
+    """A result of arithmetic, rounded or wrapped to its element type, in computation form."""
     if not is_narrow(element_type) or isinstance(value, Const):
         return value
     return widen(narrow(value, element_type))
@@ -126,7 +126,7 @@ def converted(value: Expr, source: str, target: str) -> Expr:
         source = "f32" if source == "c64" else "f64"
         value = Apply("real", (value,), source)
     if source == "f8e8m0fnu":
-        value = narrow(value, source)                   # f32 takes its bits, where f64 on the way would lose 2^-127
+        value = narrow(value, source)                   # f32 takes its bits; f64 in between would lose 2^-127
     if not is_narrow(target):
         return convert_to(value, target)
     if is_narrow(source) and _holds(target, source):
@@ -136,12 +136,12 @@ def converted(value: Expr, source: str, target: str) -> Expr:
             value = _saturated(value, target)
         return widen(Apply("convert", (convert_to(value, computation_type(target)),), target))
     if target in ("bf16", "f16", "f8e8m0fnu") and ELEMENT_TYPES[source].kind in ("signed", "unsigned", "pred"):
-        value = convert_to(value, "f32")                     # as a narrow type's own: what rounds f32 knows this form
+        value = convert_to(value, "f32")                     # as a narrow type: rounding of f32 handles this form
     return widen(Apply("convert", (value,), target))
 
 
 def _saturated(value: Expr, target: str) -> Expr:
-    """A float between the bounds of an integer type of less than eight bits; wider ones saturate on their own."""
+    """A float clamped to the bounds of an integer type of less than eight bits; conversions to wider ones saturate."""
     row = ELEMENT_TYPES[target]
     low, high = (-(1 << row.bits - 1), (1 << row.bits - 1) - 1) if row.kind == "signed" else (0, (1 << row.bits) - 1)
     bounds = Const(float(low), value.type), Const(float(high), value.type)
@@ -149,7 +149,7 @@ def _saturated(value: Expr, target: str) -> Expr:
 
 
 def _holds(target: str, source: str) -> bool:
-    """Every value of `source` is one of `target`."""
+    """Whether every value of `source` is one of `target`."""
     return (source, target) in {("s2", "s4"), ("u2", "u4"), ("s1", "s4"), ("s1", "s2"), ("u1", "u4"), ("u1", "u2"),
                                 ("f8e5m2", "f16"), ("f8e4m3fn", "f16"), ("f8e4m3fn", "bf16"), ("f8e5m2", "bf16")}
 
@@ -212,15 +212,15 @@ def elementwise(instruction: Instruction, arguments: list[Expr], unrounded: froz
 
 
 def is_power_of_two(value: Expr) -> bool:
-    """1, 2, 4 ... 2^64: division by such a constant is exact, and needs no libm."""
+    """Whether this is 1, 2, 4 ... 2^64: division by such a constant is exact, and needs no libm."""
     return isinstance(value, Const) and 1 <= value.value <= 2.0**64 and math.frexp(value.value)[0] == 0.5
 
 
 def _of_few_bits(scalar: str, bits: int, arguments: list[Expr]) -> Expr:
-    """Ops that see the width of their operand, on integers of less than eight bits kept in eight."""
+    """Ops that depend on the width of their operand, on integers of less than eight bits stored in eight."""
     type = arguments[0].type
     low = Apply("and", (arguments[0], Const((1 << bits) - 1, type)), type)
-    if scalar == "shift_right_arithmetic":               # the number's top bit to the top, and back with copies of it
+    if scalar == "shift_right_arithmetic":               # the sign bit to the top, and back with sign extension
         top = Apply("shift_left", (low, Const(8 - bits, type)), type)
         low = Apply(scalar, (top, Const(8 - bits, type)), type)
     value = Apply(scalar, (low, *arguments[1:]), type)
@@ -230,7 +230,7 @@ def _of_few_bits(scalar: str, bits: int, arguments: list[Expr]) -> Expr:
 
 
 def multiply_high(instruction: Instruction, arguments: list[Expr]) -> Expr:
-    """The upper half of a product; of up to 32 bits by way of 64."""
+    """The upper half of a product; up to 32 bits are multiplied in 64."""
     row = ELEMENT_TYPES[instruction.shape.element_type]
     if row.bits == 64:
         return Apply("mulhi", tuple(arguments), row.name)

@@ -1,11 +1,11 @@
-"""Windows that move by one element, or a few, from column to column: which taps meet which columns.
+"""Windows with a stride of one or a few elements per column: which taps are valid in which columns.
 
-In: a block of columns, the window, the size of what it moves over, and a function that takes taps in. Out: loops
-without conditions, over TAPS at a time, so that sums are read and written seldom. Where some taps are padding, they are
-taken one at a time, over the columns for which they are none.
+In: a block of columns, the window, the size of its operand's dimension, and a function that accumulates taps. Out:
+loops without conditions, over TAPS at a time, so that sums are read and written rarely. If some taps are padding, taps
+are processed one at a time, over the columns for which they are not padding.
 
     slide(Columns(builder, 1000, 512, block), WindowDim(7, padding_low=3, padding_high=3), 1000, take)
-        take(column, [(tap, place) ...])       some taps of a column: what lies at `place`, which is never padding
+        take(column, [(tap, place) ...])       some taps of a column: the element at `place`, which is never padding
 """
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Take = Callable[[Index, list[tuple[Index, Index]]], None]
 
 
 def slides(w: WindowDim) -> bool:
-    """The window moves by one element from column to column: one tap of neighbouring columns lies side by side."""
+    """Whether the window has stride one along the columns: one tap of adjacent columns is contiguous."""
     return w.size > 1 and w.stride == 1 and w.base_dilation == 1
 
 
 def steps(w: WindowDim) -> bool:
-    """The window moves by a few elements from column to column, of which vectors take one in so many."""
+    """Whether the window has a stride of a few elements along the columns, which vectors load with gaps."""
     return w.size > 1 and 1 < w.stride <= LONGEST_STEP and w.base_dilation == 1
 
 
 class Columns:
-    """A block of `width` columns among `extent`, and as many as `before` and `after` of those around it."""
+    """A block of `width` columns among `extent`, and `before` and `after` columns around it."""
 
     def __init__(self, builder: Builder, extent: int, width: int, block: Index, before: int = 0, after: int = 0):
         self.builder = builder
@@ -73,7 +73,7 @@ class Columns:
         length = b.let(Apply("subtract", (stop, begin), INDEX), "p")
         with b.loop(length, VECTOR, high=min(room, end - first) - 1) as offset:
             column = Apply("add", (begin, b.position(offset)), INDEX)
-            # never a known one: what is read there would be read before the loop, though that may have none
+            # never a constant: loads would be hoisted out of the loop, which may have no iterations
             yield b.bind_index(column, first, max(first + 1, end - 1))
 
     def _outermost(self, name: str, fold: Callable[[list[int]], int], bounds: list[Index]) -> Expr:
@@ -85,7 +85,7 @@ class Columns:
         return result
 
     def offset(self, column: Index) -> Index:
-        """Where a column is in the block."""
+        """The position of a column in the block."""
         return indexing.subtract(column, self.start)
 
 
@@ -121,14 +121,14 @@ def slide(columns: Columns, window: WindowDim, size: int, take: Take) -> None:
 
 
 def _columns_before(window: WindowDim, place: Index) -> Index:
-    """How many columns begin before a place, which may be a little negative."""
+    """The number of columns that begin before a position, which may be slightly negative."""
     whole = window.size * window.window_dilation
     shifted = indexing.shift(place, window.stride * whole + window.stride - 1)
     return indexing.shift(indexing.floor_divide(shifted, window.stride), -whole)
 
 
 def _place(window: WindowDim, column: Index, tap: Index) -> Index:
-    """What a tap of a column's window reads."""
+    """The element that a tap of a column's window reads."""
     if window.reversal:
         tap = indexing.subtract(indexing.constant(window.size - 1), tap)
     first = indexing.shift(indexing.scale(column, window.stride), -window.padding_low)

@@ -1,7 +1,7 @@
-"""Elements that several results or pieces of a kernel only move keep the form in which they lie in memory.
+"""Narrow elements that several results or pieces of a kernel only move stay in storage form.
 
-In: statements of a kernel. Out: the same, without names for narrow elements in computation form that are read only to
-be converted back.
+In: statements of a kernel. Out: the same, without names for narrow elements in computation form that are only converted
+back.
 
     t = f32(x[i]); out[i] = bf16(t); other[i] = bf16(t)     =>     t = x[i]; out[i] = t; other[i] = t
 """
@@ -16,7 +16,7 @@ from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_
 
 
 def unconverted(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The statements, with such names in the form that is stored."""
+    """The statements, with such names in storage form."""
     widened = {s.name: s.value.arguments[0] for s in walk(body) if isinstance(s, Let) and _is_widening(s.value)}
     if not widened:
         return body
@@ -34,7 +34,7 @@ def _is_widening(value: Expr) -> bool:
 
 
 def _converted_back(expr: Expr, widened: dict[str, Expr]) -> str:
-    """The name that an expression brings back to what it was made of; '' where it is something else."""
+    """The name that an expression converts back to its source type; '' for other expressions."""
     if not isinstance(expr, Apply) or expr.op != "convert" or not isinstance(expr.arguments[0], Var):
         return ""
     name = expr.arguments[0].name

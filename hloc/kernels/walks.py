@@ -1,4 +1,4 @@
-"""Going through loop IR: statements, their expressions, and what stands in these.
+"""Traversal of loop IR: statements, their expressions, and subexpressions.
 
     [p for s in walk(kernel.body) for p in parts(expressions(s))]      every expression of a kernel, nested ones too
 """
@@ -25,13 +25,13 @@ def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
 
 
 def expressions(statement: Stmt) -> list[Expr]:
-    """The expressions that stand in a statement itself, not in its body."""
+    """The expressions of a statement itself, not of its body."""
     found = [getattr(statement, name, None) for name in ("value", "initial", "position", "condition", "extent")]
     return [e for e in found if isinstance(e, (Const, Var, Load, Apply))]
 
 
 def parts(roots: Iterable[Expr]) -> Iterable[Expr]:
-    """Expressions and everything in them."""
+    """Expressions and all their subexpressions."""
     stack = list(roots)
     while stack:
         top = stack.pop()
@@ -61,13 +61,13 @@ def defined(statements: Iterable[Stmt]) -> set[str]:
 
 
 def varying(statements: Iterable[Stmt]) -> set[str]:
-    """The names that may stand for something else in each iteration of a loop over these statements: those that they
-    define, and those that they assign to."""
+    """The names that may have another value in each iteration of a loop over these statements: those that they define,
+    and those that they assign to."""
     return defined(statements) | {s.name for s in walk(statements) if isinstance(s, Assign)}
 
 
 def taken_in(s: Assign) -> Expr | None:
-    """What an accumulator takes in, where it is joined with itself by one operation."""
+    """The term of an accumulator that is updated by one operation of itself and the term; None for other updates."""
     if not isinstance(s.value, Apply) or len(s.value.arguments) != 2:
         return None
     others = [a for a in s.value.arguments if not (isinstance(a, Var) and a.name == s.name)]
@@ -76,7 +76,7 @@ def taken_in(s: Assign) -> Expr | None:
 
 
 def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """An expression with what it is made of changed: the position of a Load, the arguments of an Apply."""
+    """An expression with changed operands: the position of a Load, the arguments of an Apply."""
     if isinstance(expr, Load):
         return expr._replace(position=change(expr.position))
     if isinstance(expr, Apply):
@@ -109,7 +109,7 @@ def with_all_expressions(statements: Iterable[Stmt], change: Callable[[Expr], Ex
 
 
 def with_vector_loops(statements: Iterable[Stmt], change: Callable[[For], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
-    """The statements with every VECTOR loop, wherever it stands, replaced by what `change` makes of it."""
+    """The statements with every VECTOR loop, at any depth, replaced by the result of `change`."""
     result: list[Stmt] = []
     for s in statements:
         if isinstance(s, For) and s.kind == VECTOR:

@@ -48,7 +48,7 @@ LONGEST = 3 * LANES             # of rows
 SHORTEST = 24                   # elements of all rows
 ELEMENTS = 256                  # of a block, approximately: tables stay in the L1 cache
 MOST_TABLES, WORK_OF_TABLE = 6, 8       # more if each has at least so many operations
-SHORTEST_PATTERN = 8            # elements of a row that is stored, and waited for, before it is copied
+SHORTEST_PATTERN = 8            # elements of a row that is worth storing, and waiting for, before it is copied
 LEAST_WORK = 4                  # operations per element that are worth tables,
 FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
 
