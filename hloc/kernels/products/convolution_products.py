@@ -1,8 +1,8 @@
 """Convolutions that are one matmul per image without copies: Tiles of the routine "gemm" on a CPU.
 
-    images   windows of one position, where positions lie side by side (NCHW)
-    frames   windows along a line without padding, whose elements lie side by side (sound: a short-time Fourier
-             transform): rows of the product overlap in memory
+    images   windows of one position, with contiguous positions (NCHW)
+    frames   windows along a line without padding, with contiguous elements (sound: a short-time Fourier transform):
+             rows of the product overlap in memory
 
 In: the convolution and its operands' strides. Out: a ConvolutionProduct, or None. Of the two dimensions of the result,
 the contiguous one becomes the columns, so that the epilogue reads and writes in rows:

@@ -1,5 +1,6 @@
-"""complex64 that a kernel only moves: f64 of the same bits, which compilers move as vectors. They move pairs of floats
-as structs, one at a time.
+"""Moves complex64 that a kernel only copies as f64 of the same bits.
+
+Compilers move f64 as vectors, but pairs of floats as structs, one at a time.
 
 In: a Kernel. Out: the same, with f64 for c64 in buffers, local arrays and values, if these are only loaded, selected
 and stored.

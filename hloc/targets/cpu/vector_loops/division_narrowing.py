@@ -1,5 +1,6 @@
-"""Computes divisions of positions in VECTOR loops in 32 bits: compilers vectorize these, but leave loops with 64-bit
-divisions scalar.
+"""Computes divisions of positions in VECTOR loops in 32 bits.
+
+Compilers vectorize these, but leave loops with 64-bit divisions scalar.
 
 In: a Kernel. Out: the kernel with divisions by constants rewritten if the dividend is known to fit into 32 bits.
 

@@ -1,5 +1,6 @@
-"""Computes maxima and minima of f32 as integers: the chain of maxima has no comparison with NaN, and lanes are reduced
-by dedicated instructions.
+"""Computes maxima and minima of f32 as integers.
+
+The chain of maxima then has no comparison with NaN, and lanes are reduced by dedicated instructions.
 
 In: a Kernel. Out: the kernel whose VECTOR loops accumulate s32 keys (`hloc_maximum_key_f32`, targets/c/narrow.h)
 instead of maxima or minima of f32.

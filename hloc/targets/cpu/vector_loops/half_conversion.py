@@ -1,4 +1,6 @@
-"""Converts f16 in VECTOR loops block by block with the CPU's conversion instructions, which compilers do not select.
+"""Converts f16 in VECTOR loops block by block with the CPU's conversion instructions.
+
+Compilers do not select these instructions.
 
 In: a Kernel, on a CPU that has such instructions. Out: the kernel with VECTOR loops over f16 split into blocks:
 contiguous loads are widened into Local arrays, contiguous stores are narrowed from others. The loops that only convert

@@ -1,5 +1,6 @@
-"""Omits the NaN check of roundings to bf16 that do not need it: a layer norm, which rounds after each step, takes a
-fifth less time.
+"""Omits the NaN check of roundings to bf16 that do not need it.
+
+A layer norm, which rounds after each step, takes a fifth less time.
 
 In: a Kernel. Out: the kernel with conversions from f32 to bf16 marked (`convert_held`, printed as hloc_f32_to_bf16_held
 and hloc_round_bf16_f32_held of targets/c/narrow.h) if every NaN they may get is representable in bf16.

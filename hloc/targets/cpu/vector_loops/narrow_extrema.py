@@ -1,4 +1,6 @@
-"""Computes maxima and minima of f16 and bf16 as integers: these need no conversions, and a vector holds twice as many.
+"""Computes maxima and minima of f16 and bf16 as integers.
+
+These need no conversions, and a vector holds twice as many.
 
 In: a Kernel. Out: the kernel with integers (`hloc_maximum_key_f16`, targets/c/narrow.h) in VECTOR loops that only
 compute maxima or minima of loaded values, and in Local arrays of such values.

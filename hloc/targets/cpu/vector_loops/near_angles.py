@@ -1,5 +1,6 @@
-"""Branches for sines and cosines outside of loops, as in the steps of an ODE solver: most angles are small, and range
-reduction of huge ones makes the chain of dependent operations twice as long.
+"""Branches for small angles in sines and cosines outside of loops, as in the steps of an ODE solver.
+
+Most angles are small, and range reduction of huge ones makes the chain of dependent operations twice as long.
 
 In: a Kernel. Out: the kernel with `sin_near`, `cos_near` (targets/c/float32.h) in statements outside of its loops. In
 VECTOR loops both sides of a branch would be computed.

@@ -1,5 +1,6 @@
-"""Interleaves cheap sums over several vector accumulators: a single one has a latency of three or four cycles per
-addition.
+"""Interleaves cheap sums over several vector accumulators.
+
+A single one has a latency of three or four cycles per addition.
 
 In: a Kernel. Out: the same with VECTOR loops that sum (or multiply) terms of few operations split into groups of lanes,
 each of which has its own accumulator; these are combined at the end.

@@ -1,5 +1,7 @@
-"""Peels the tail of reductions over short rows that are not a multiple of a vector: the remainder is a scalar loop.
-Compilers would combine the lanes through memory before their own tail loop, which takes as long as thirty additions.
+"""Peels the tail of reductions over short rows that are not a multiple of a vector.
+
+The remainder is a scalar loop. Compilers would combine the lanes through memory before their own tail loop, which takes
+as long as thirty additions.
 
 In: a Kernel, and the bytes of a vector. Out: the same with such VECTOR loops peeled, if they compute little per
 element. With 64-byte vectors, a remainder of half a vector is not peeled: such rows use 32-byte vectors

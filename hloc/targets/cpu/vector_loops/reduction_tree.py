@@ -1,5 +1,6 @@
-"""Combines the lanes of float sums over short rows as a tree. Compilers, which may not reorder additions, combine them
-one after the other: sixteen take 64 cycles, as a tree 16.
+"""Combines the lanes of float sums over short rows as a tree.
+
+Compilers, which may not reorder additions, combine them one after the other: sixteen take 64 cycles, as a tree 16.
 
 In: a Kernel. Out: the same with VECTOR loops that sum (or multiply) a few vectors in explicit lanes.
 

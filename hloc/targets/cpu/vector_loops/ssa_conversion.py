@@ -1,5 +1,7 @@
-"""Converts variables of one iteration to SSA form: unrolled code, such as a sum over three channels, updates a variable
-step by step, and the other passes on VECTOR loops handle only names.
+"""Converts variables of one iteration of a VECTOR loop to SSA form.
+
+Unrolled code, such as a sum over three channels, updates a variable step by step, and the other passes on VECTOR loops
+handle only names.
 
 In: a Kernel. Out: the kernel whose VECTOR loops have no Mutable of their own, if their bodies are straight-line code.
 

@@ -1,5 +1,7 @@
-"""Reads strided integers as floats of the same bits: gcc builds a vector of floats by insertions, but one of integers
-by shifts in scalar registers, which takes two to four times as long.
+"""Reads strided integers as floats of the same bits.
+
+gcc builds a vector of floats by insertions, but one of integers by shifts in scalar registers, which takes two to four
+times as long.
 
 In: a Kernel. Out: the kernel whose VECTOR loops have `bits_read` around loads of 32- and 64-bit integers, except for
 contiguous or loop-invariant ones.

@@ -1,5 +1,6 @@
-"""Short rows that are not a multiple of a vector: the last vector ends at the end of the row, and overlaps the one
-before.
+"""Overlaps the last two vectors of short rows that are not a multiple of a vector.
+
+The last vector ends at the end of the row.
 
 In: a Kernel. Out: the same with such VECTOR loops, if their elements are expensive, without the compiler's scalar tail
 loop, which takes as long as many vectors.
