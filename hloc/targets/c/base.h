@@ -2,13 +2,13 @@
  *
  * In: nothing (no libc header is needed, so the file also compiles under NVRTC).
  * Out: HLOC_FN         qualifier of every scalar function
- *      HLOC_CALLED     qualifier of functions that are never written out where they are called
- *      HLOC_WIDE       qualifier of kernels that gain by the widest vectors
+ *      HLOC_CALLED     qualifier of functions that are never inlined
+ *      HLOC_WIDE       qualifier of kernels that profit from the widest vectors
  *      hloc_pred, hloc_s8 .. hloc_u64, hloc_f32, hloc_f64, hloc_c64, hloc_c128   computation types
  *      hloc_f16, hloc_bf16, hloc_f8*, hloc_f6*, hloc_f4e2m1fn, hloc_s4, hloc_u4, ...       storage types
  *      hloc_bits_f32/hloc_from_bits_f32 (and _f64)                               bit casts
  *      hloc_any_f32/_f64                        for reads of anything in memory as a float of its size, by a pointer
- *      hloc_fma_f32/_f64                        multiply-add where it is one instruction, and HLOC_FMA, whether it is
+ *      hloc_fma_f32/_f64                        multiply-add if it is one instruction, and HLOC_FMA, whether it is
  *      HLOC_READS(what)         for #if: whether a unit reads the functions of a type, or a chapter of scalar.h. It
  *                               reads all, which takes as long as compiling a small kernel, unless it says before:
  *                               #define HLOC_ALL 0, and #define HLOC_WITH_<what> 1 for some
@@ -33,7 +33,7 @@
 #define HLOC_CALLED static __attribute__((noinline, unused))
 #endif
 
-/* Before a kernel of many instructions per element: 512-bit vectors, where gcc would rather take 256-bit ones. */
+/* Before a kernel of many instructions per element: 512-bit vectors; gcc would prefer 256-bit ones. */
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
 #define HLOC_WIDE __attribute__((target("prefer-vector-width=512")))
 #else
@@ -120,8 +120,8 @@ HLOC_FN double hloc_copysign_f64(double magnitude, double sign) {
 HLOC_FN hloc_c64 hloc_complex_f32(float re, float im) { hloc_c64 z; z.re = re; z.im = im; return z; }
 HLOC_FN hloc_c128 hloc_complex_f64(double re, double im) { hloc_c128 z; z.re = re; z.im = im; return z; }
 
-/* x, of which the compiler shall know nothing: gcc 12 loads wrong elements where it vectorizes a[x] and sees that x can
- * only be 0 or 1. */
+/* x, hidden from the compiler's analysis: gcc 12 loads wrong elements if it vectorizes a[x] and knows that x can only
+ * be 0 or 1. */
 HLOC_FN long hloc_opaque_index(long x) {
 #if !HLOC_CUDA && defined(__GNUC__) && !defined(__clang__)
   __asm__("" : "+r"(x));

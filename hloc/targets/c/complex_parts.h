@@ -1,5 +1,5 @@
-/* complex_parts.h: what functions of complex numbers are made of: sums and products in two parts, angles, exponentials
- * that do not overflow before they are multiplied, logarithms of sums of squares.
+/* complex_parts.h: building blocks of functions of complex numbers: sums and products in two parts, angles,
+ * exponentials that do not overflow before they are multiplied, logarithms of sums of squares.
  *
  * In: floats.h. Out: hloc_<helper>_f64, without branches but for hloc_angle_f64, for complex.h and its like.
  * A number "in two" is high + low, low being below half a unit in the last place of high: 106 bits. Where there is no

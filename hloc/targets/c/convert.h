@@ -75,7 +75,7 @@ HLOC_CONVERT_PLAIN(u64, f64)
 HLOC_CONVERT_FROM_WHOLE(pred)
 HLOC_CONVERT_PLAIN(pred, f32)
 HLOC_CONVERT_PLAIN(pred, f64)
-/* Selects: compilers make no vectors of pairs whose halves come from integers. */
+/* Selects: compilers do not vectorize pairs whose halves come from integers. */
 HLOC_FN hloc_c64 hloc_convert_pred_c64(hloc_pred x) { return hloc_complex_f32(x ? 1.0f : 0.0f, 0.0f); }
 HLOC_FN hloc_c128 hloc_convert_pred_c128(hloc_pred x) { return hloc_complex_f64(x ? 1.0 : 0.0, 0.0); }
 #if HLOC_READS(s8)
@@ -103,8 +103,8 @@ HLOC_CONVERT_FROM_INTEGER(u32)
 HLOC_CONVERT_FROM_LONG(u64)
 #endif
 
-/* ABOVE: the first number beyond the range. What the cast itself gives outside of it is masked out: with branches, or
- * conditional values, gcc 12 would not make vectors of what follows. */
+/* ABOVE: the first number beyond the range. The cast's result outside of it is masked out: with branches, or
+ * conditional values, gcc 12 would not vectorize the code that follows. */
 #define HLOC_CONVERT_SIGNED(F, TO, ABOVE, HIGHEST)                                                                    \
   HLOC_FN hloc_##TO hloc_convert_##F##_##TO(hloc_##F x) {                                                             \
     hloc_##TO above = -(hloc_##TO)(x >= (hloc_##F)(ABOVE)), below = -(hloc_##TO)(x < -(hloc_##F)(ABOVE));             \

@@ -20,8 +20,8 @@ HLOC_WRAP1_F32(floor, floor)
 HLOC_WRAP1_F32(ceil, ceil)
 HLOC_WRAP1_F32(round_nearest_even, rint)
 HLOC_FN float hloc_remainder_f32(float a, float b) { return HLOC_MATH_F32(fmod)(a, b); }
-/* The same by one division, if that is near: the whole part of the quotient is exact, or one too large, and so is what
- * it leaves. No call, and vectors. */
+/* The same by one division, if the quotient is small: its whole part is exact, or one too large, and the remainder is
+ * exact. There is no call, and loops vectorize. */
 HLOC_FN int hloc_remainder_is_near_f32(float a, float b) {
   return (HLOC_MATH_F32(fabs)(a / b) < 16777216.0f) & (HLOC_MATH_F32(fabs)(b) > 1e-30f);
 }
@@ -31,7 +31,7 @@ HLOC_FN float hloc_remainder_near_f32(float a, float b) {
   rest = rest < 0 ? rest + divisor : rest;
   return hloc_copysign_f32(whole == 0 ? size : rest, a);
 }
-/* b: 1, 2, 4 ... Every step is exact: no call, and vectors. */
+/* b: 1, 2, 4 ... Every step is exact. There is no call, and loops vectorize. */
 HLOC_FN float hloc_remainder_by_power_f32(float a, float b) {
   float size = HLOC_MATH_F32(fabs)(a);
   return hloc_copysign_f32(size - HLOC_MATH_F32(floor)(size * (1 / b)) * b, a);

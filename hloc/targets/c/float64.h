@@ -31,8 +31,8 @@ HLOC_WRAP1_F64(cbrt, cbrt)
 HLOC_WRAP1_F64(erf, erf)
 #endif
 HLOC_FN double hloc_remainder_f64(double a, double b) { return HLOC_MATH_F64(fmod)(a, b); }
-/* The same by one division, if that is near: the whole part of the quotient is exact, or one too large, and so is what
- * it leaves. No call, and vectors. */
+/* The same by one division, if the quotient is small: its whole part is exact, or one too large, and the remainder is
+ * exact. There is no call, and loops vectorize. */
 HLOC_FN int hloc_remainder_is_near_f64(double a, double b) {
   return (HLOC_MATH_F64(fabs)(a / b) < 9007199254740992.0) & (HLOC_MATH_F64(fabs)(b) > 1e-290);
 }
@@ -42,7 +42,7 @@ HLOC_FN double hloc_remainder_near_f64(double a, double b) {
   rest = rest < 0 ? rest + divisor : rest;
   return hloc_copysign_f64(whole == 0 ? size : rest, a);
 }
-/* b: 1, 2, 4 ... Every step is exact: no call, and vectors. */
+/* b: 1, 2, 4 ... Every step is exact. There is no call, and loops vectorize. */
 HLOC_FN double hloc_remainder_by_power_f64(double a, double b) {
   double size = HLOC_MATH_F64(fabs)(a);
   return hloc_copysign_f64(size - HLOC_MATH_F64(floor)(size * (1 / b)) * b, a);
@@ -226,7 +226,7 @@ HLOC_FN double hloc_atan2_f64(double y, double x) {
   double ratio = large == 0.0 ? 0.0 : small / large;
   double angle = hloc_atan_unit_f64(small == HLOC_INF_F64 ? 1.0 : ratio);
   int is_steep = a > b, is_left = (int)(hloc_bits_f64(x) >> 63);
-  double from = is_steep ? 1.5707963267948966 : is_left ? 3.141592653589793 : 0.0; /* it is between two axes */
+  double from = is_steep ? 1.5707963267948966 : is_left ? 3.141592653589793 : 0.0; /* the angle between two axes */
   double rest = is_steep ? 6.123233995736766e-17 : is_left ? 1.2246467991473532e-16 : 0.0;
   angle = from + (rest + (is_steep != is_left ? -angle : angle));
   return ((x != x) | (y != y)) ? x + y : hloc_copysign_f64(angle, y);

@@ -1,4 +1,5 @@
-/* floats.h: what f32 and f64 do alike: arithmetic, comparison, clamping, rounding to fewer bits, stochastic rounding.
+/* floats.h: the common functions of f32 and f64: arithmetic, comparison, clamping, rounding to fewer bits, stochastic
+ * rounding.
  *
  * In: integer.h, float32.h, float64.h. Out, for T in f32 f64: hloc_<op>_<T> for
  *   abs negate sign is_finite add subtract multiply divide maximum minimum clamp select real imag complex

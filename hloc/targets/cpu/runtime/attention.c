@@ -1,12 +1,12 @@
 /* attention.c: see attention.h. A task computes up to four panels of queries of one batch.
  *
- * A panel is two vectors of queries, one per lane; a last one of few queries is one vector. Scores of a block of keys
- * are computed as keys x queries: a register tile multiplies elements of keys, which are read where they lie, with the
- * panel. So the softmax goes along vectors, and its weights are the panel by which elements of values are multiplied,
- * into features x queries. A task's panels meet a block of keys and values while it is in cache. attention_kernels.c
- * holds the register tiles; attention_thin.c does products of few queries.
+ * A panel is two vectors of queries, one query per lane; a last panel of few queries is one vector. Scores of a block
+ * of keys are computed as keys x queries: a register tile multiplies elements of keys, read in place, by the panel. So
+ * the softmax is vectorized over queries, and its weights are the panel by which elements of values are multiplied,
+ * into features x queries. All panels of a task use a block of keys and values while it is in cache.
+ * attention_kernels.c has the register tiles; attention_thin.c computes attention of few queries.
  *
- * Parts (parts.h): ATTEND_PANELS begins and ends panels, and has them scored; ATTEND_BLOCKS does all else.
+ * Parts (parts.h): ATTEND_PANELS initializes, finishes and scores panels; ATTEND_BLOCKS is everything else.
  */
 #include "attention_internal.h"
 
@@ -21,10 +21,10 @@ typedef struct { long batch, row, column, n; } attend_place; /* of a panel's fir
 
 #if defined(HLOC_PAIRS)
 typedef unsigned attend_pair __attribute__((may_alias));
-/* Numbers of a query's or a key's depth, or pairs; keys whose products with weights are one. */
+/* Numbers, or pairs, in the depth of a query or key; keys per product with weights. */
 static inline long attend_depth(const hloc_attention_args* g) { return g->depth / 2; }
 enum { ATTEND_KEYS = 2 };
-/* Whether rows lie as products take them; where they do, and their distance as these see it. */
+/* Whether the products can read rows in place; if so, their address and stride in units of the products. */
 static inline int attend_is_dense(const hloc_attention_array* x) { return x->column == 1 && x->row % 2 == 0; }
 static inline const float* attend_in_memory(const hloc_attention_array* x, long at, long* stride) {
   *stride = x->row / 2;
@@ -34,7 +34,7 @@ static inline void attend_load(const hloc_attention_array* x, long at, long rows
   for (long i = 0; i < rows; i++, at += x->row)
     __builtin_memcpy(out + i * stride, (const hloc_bf16*)x->at + at, depth * sizeof(float));
 }
-/* Values of n keys, two keys' side by side: a last one alone is beside zeros. */
+/* Values of n keys, interleaved by two keys; an odd last key is interleaved with zeros. */
 static inline void attend_load_values(const hloc_attention_array* x, long at, long n, long features, float* out,
                                       long stride) {
   const long step = x->column;
@@ -46,7 +46,7 @@ static inline void attend_load_values(const hloc_attention_array* x, long at, lo
     else for (long f = 0; f < features; f++) to[f] = first[f * step] | (unsigned)second[f * step] << 16;
   }
 }
-/* What is no NaN is rounded; one stays one. Neither has a sign. */
+/* Rounds numbers; NaN stays NaN. Signs are not kept. */
 HLOC_INLINE hloc_vu32 attend_rounded(hloc_vf32 weights) {
   const hloc_vu32 bits = (hloc_vu32)weights & 0x7fffffffu, nan = (hloc_vu32)(bits > 0x7f800000u);
   const hloc_vu32 x = (bits & ~nan) | (nan & 0x7fc00000u);
@@ -66,7 +66,7 @@ static inline const float* attend_in_memory(const hloc_attention_array* x, long 
 #define attend_load_values hloc_attention_load
 #endif
 
-/* Every query's results times a factor of its own. */
+/* Multiplies the results of each query by its own factor. */
 static void attend_scale(attend_panel panel, long features, const float* factors) {
   const int vectors = panel.lanes / HLOC_LANES32;
   for (int h = 0; h < vectors; h++) {
@@ -79,7 +79,7 @@ static void attend_scale(attend_panel panel, long features, const float* factors
 }
 
 #if HLOC_IS_HERE(HLOC_ATTEND_PANELS)
-/* rows x columns floats turned: target[c * target_stride + r]; square blocks go through registers. */
+/* Transposes rows x columns floats: target[c * target_stride + r]; square blocks are transposed in registers. */
 static void attend_turn(const float* source, long stride, long rows, long columns, float* target, long target_stride) {
   float block[HLOC_LANES32 * HLOC_LANES32], turned[HLOC_LANES32 * HLOC_LANES32];
   for (long r = 0; r < rows; r += HLOC_LANES32)
@@ -152,7 +152,7 @@ void hloc_attend_score(const hloc_attention_plan* plan, const attend_scratch* s,
 
 #if HLOC_IS_HERE(HLOC_ATTEND_BLOCKS)
 static long attend_panel_size(const hloc_attention_args* g) { return (g->depth + g->features + 3) * HLOC_PANEL; }
-/* A product of any number of rows, in tiles of about equal size; step: from one row to the next. */
+/* A product of any number of rows, in tiles of about equal size; step: distance of rows. */
 static void attend_product(const hloc_attention_kernel* kernel, int lanes, long rows, long k, const float* a,
                            long step, long stride, const float* b, float* sums) {
   for (long row = 0, count; row < rows; row += count) {
@@ -163,8 +163,8 @@ static void attend_product(const hloc_attention_kernel* kernel, int lanes, long 
   }
 }
 
-/* Scores -> weights (pairs of them) relative to the largest score so far, both of n keys; state: largest, sum, and what
- * to multiply earlier sums by. Whether that is anything but 1 is told. */
+/* Scores -> weights (or pairs) of n keys, relative to the largest score so far; state: largest score, sum, and the
+ * factor of earlier sums. Returns whether a factor differs from 1. */
 HLOC_INLINE int attend_soften_of(const int vectors, float* tile, long n, float* state) {
   int grows = 0;
   hloc_vf32 top[2], shift[2], sum[2];
@@ -226,7 +226,7 @@ static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* 
   return 1;
 }
 
-/* One panel against a block of keys, of which `dead` says that the mask lets nothing through. */
+/* One panel with a block of keys; dead: the block is masked entirely. */
 static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at, int dead,
                         const float* k, long k_stride, const float* v, long v_stride, const attend_panel* panel) {
   const hloc_attention_args* g = &plan->g;
@@ -244,7 +244,7 @@ static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s
                  (at->n + ATTEND_KEYS - 1) / ATTEND_KEYS, v, 1, v_stride, s->tile, panel->out);
 }
 
-/* Whether masked scores have no weight in any row of a panel, so that only values that are not finite would matter. */
+/* Whether masked scores have zero weight in all rows of a panel, so that only non-finite values would matter. */
 static int attend_weightless(const hloc_attention_plan* plan, attend_panel panel) {
   const float masked = plan->g.masked;
   int all = 1;
@@ -256,7 +256,7 @@ static int attend_weightless(const hloc_attention_plan* plan, attend_panel panel
 }
 static int attend_finite(const float* v, long stride, long n, long features) {
 #if defined(HLOC_PAIRS)
-  unsigned wrong = 0; /* exponents of infinities and NaN carry beyond themselves */
+  unsigned wrong = 0; /* exponents of infinities and NaN cause a carry */
   for (long j = 0; j < n; j += 2) {
     const attend_pair* at = (const attend_pair*)(v + j / 2 * stride);
     _Pragma("omp simd reduction(|:wrong)") for (long f = 0; f < features; f++)
@@ -272,7 +272,7 @@ static int attend_finite(const float* v, long stride, long n, long features) {
 #endif
 }
 
-/* All panels of a task against one block: those that the mask lets see something of it, or (`second`) the others. */
+/* All panels of a task with one block: those with unmasked scores in it, or (`second`) the others. */
 static void attend_block(const hloc_attention_plan* plan, const attend_scratch* s, attend_place at, long count,
                          int second) {
   const hloc_attention_args* g = &plan->g;
@@ -327,7 +327,7 @@ static void attend_run_tasks(void* const* args, long begin, long end) {
   }
 }
 
-/* Whether keys or values are best read where they lie: rows that do not all fall into the same cache sets. */
+/* Whether keys or values are read in place: their rows do not all fall into the same cache sets. */
 static int attend_in_place(const hloc_attention_array* x) {
   return attend_is_dense(x) && x->row % (128 * ATTEND_KEYS) != 0;
 }

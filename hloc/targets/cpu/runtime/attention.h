@@ -7,7 +7,7 @@
  * For every batch b, row i (query) and feature f, in f32:
  *   z[j] = score(sum over d of Q[b, i, d] K[b, j, d])      for every column j (key)
  *   out[b, i, f] = sum over j of exp(z[j] - max z) V[b, j, f] / sum over j of exp(z[j] - max z)
- * so that rows with NaN, +infinity or nothing but -infinity among their scores are NaN.
+ * so that rows whose scores contain NaN or +infinity, or are all -infinity, are NaN.
  *
  * Arrays are read through strides (in elements, any): X[b, i, c] = x.at[sum of b's digits times x.batch + i * x.row +
  * c * x.column], where b counts through `dims` dimensions of sizes `batch`, the last fastest. Rows are queries in q and
@@ -16,9 +16,9 @@
  * score (or NULL: the sums themselves) changes a tile of sums in place, on any thread:
  *   score(score_args, b, row, column, rows, columns, tile, row_stride, column_stride)
  * where tile[i * row_stride + j * column_stride] belongs to (row + i, column + j), and one of the strides is 1; where
- * score_by_columns it is column_stride. live (or NULL), with score_args and the same place, tells that some score there
- * may be other than `masked`, and so lets whole tiles be passed over whose weights are 0 and whose values are finite.
- * Called on the driver thread; the work is split over the pool. Returns 0, or 1 when scratch memory could not be had.
+ * score_by_columns it is column_stride. live (or NULL), with score_args and the same tile, tells whether a score may
+ * differ from `masked`. Tiles without such scores are skipped if their weights are 0 and their values finite.
+ * Called on the driver thread; the work is split over the pool. Returns 0, or 1 if there is no scratch memory.
  */
 #ifndef HLOC_ATTENTION_H
 #define HLOC_ATTENTION_H

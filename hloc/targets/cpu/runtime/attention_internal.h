@@ -1,8 +1,8 @@
-/* attention_internal.h: what the files attention*.c share: a call's arrays, blocks of keys and values as dense f32, the
- * softmax that goes along with them.
+/* attention_internal.h: shared by the files attention*.c: a call's arrays, blocks of keys and values as dense f32, the
+ * online softmax.
  *
- * Keys come in blocks of at most HLOC_KEYS. Of what went before, a row keeps its largest score, the sum of exponentials
- * relative to it, and as many weighted values: when a larger score turns up, both are scaled down.
+ * Keys are processed in blocks of at most HLOC_KEYS. For the previous blocks, a row keeps its largest score, the sum of
+ * exponentials relative to it, and the sums of weighted values. A larger score scales both sums down.
  */
 #ifndef HLOC_ATTENTION_INTERNAL_H
 #define HLOC_ATTENTION_INTERNAL_H
@@ -21,7 +21,7 @@ enum { HLOC_ATTENTION_TILE = 12 };
 #else
 enum { HLOC_ATTENTION_TILE = 6 };
 #endif
-/* queries of a panel; keys of a block, and room for their scores in vectors; queries that attention_thin.c takes */
+/* queries of a panel; keys of a block, and that rounded up to vectors; most queries of attention_thin.c */
 enum { HLOC_PANEL = 2 * HLOC_LANES32, HLOC_KEYS = 140, HLOC_KEY_ROOM = 144, HLOC_FEW = 8 };
 
 typedef struct {
@@ -42,7 +42,7 @@ HLOC_INLINE long hloc_attention_aligned(long floats) { return (floats + 15) / 16
 static inline long hloc_attention_dense_stride(long columns) {
   return hloc_attention_aligned(columns) + (hloc_attention_aligned(columns) % 128 == 0) * 16;
 }
-/* What every way of attention needs; keys and values are to be copied into dense blocks. */
+/* The common part of a plan; keys and values are to be copied into dense blocks. */
 static inline hloc_attention_plan hloc_attention_plan_of(const hloc_attention_args* g) {
   hloc_attention_plan plan = {.g = *g, .batches = 1};
   for (long d = 0; d < g->dims; d++) plan.batches *= g->batch[d];
@@ -53,7 +53,7 @@ static inline hloc_attention_plan hloc_attention_plan_of(const hloc_attention_ar
   return plan;
 }
 
-/* Where an array's batch begins, in elements. */
+/* The offset of an array's batch, in elements. */
 static inline long hloc_attention_base(const hloc_attention_args* g, const hloc_attention_array* x, long batch) {
   long at = 0;
   for (long d = g->dims - 1; d >= 0; batch /= g->batch[d], d--) at += batch % g->batch[d] * x->batch[d];
@@ -94,7 +94,7 @@ static inline void hloc_attention_store(const hloc_attention_array* x, long at, 
     for (long c = 0; c < columns; c++) ((float*)x->at)[at + c * step] = from[c];
 }
 
-/* Keys or values j0 <= j < j0 + n of a batch, as f32 rows: where they lie, or brought into `room`. */
+/* Keys or values j0 <= j < j0 + n of a batch, as f32 rows: in place, or copied to `room`. */
 static inline const float* hloc_attention_block(const hloc_attention_array* x, int in_place, long base, long j0, long n,
                                                 long columns, float* room, long* stride) {
   if (in_place) {
@@ -105,8 +105,8 @@ static inline const float* hloc_attention_block(const hloc_attention_array* x, i
   return room;
 }
 
-#define HLOC_ATTENTION_LEAST (-87.0f) /* what is less has no weight */
-/* e^x for x <= 0 and NaN, as hloc_exp_f32 computes it; what is no normal number is 0. */
+#define HLOC_ATTENTION_LEAST (-87.0f) /* lower scores have weight 0 */
+/* e^x for x <= 0 and NaN, as hloc_exp_f32 computes it; subnormal results are 0. */
 HLOC_INLINE hloc_vf32 hloc_attention_exp(hloc_vf32 x) {
   const float shift = 12582912.0f + 127.0f; /* the sum's low bits: the biased exponent */
   const hloc_vs32 is_zero = x < HLOC_ATTENTION_LEAST;
@@ -120,13 +120,13 @@ HLOC_INLINE hloc_vf32 hloc_attention_exp(hloc_vf32 x) {
   p *= (hloc_vf32)((hloc_vu32)sum << 23);
   return (hloc_vf32)((hloc_vs32)p & ~is_zero);
 }
-/* The larger of two, a where b is NaN. */
+/* The larger of two; a if b is NaN. */
 HLOC_INLINE hloc_vf32 hloc_attention_larger(hloc_vf32 a, hloc_vf32 b) {
   const hloc_vs32 grows = b > a;
   return (hloc_vf32)(((hloc_vs32)b & grows) | ((hloc_vs32)a & ~grows));
 }
 
-/* What is taken off the scores of a row whose largest is `largest`: a row of -infinity has no weights so far. */
+/* The value that is subtracted from scores of a row with largest score `largest`; a row of -infinity has no weights. */
 HLOC_INLINE hloc_vf32 hloc_attention_shift(hloc_vf32 largest) {
   return (hloc_vf32)((hloc_vs32)largest & ~(largest == -HLOC_INF_F32));
 }

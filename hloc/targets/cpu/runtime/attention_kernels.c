@@ -1,7 +1,7 @@
 /* attention_kernels.c: the register tiles of attention.c: rows of keys or values by a panel of queries.
  *
- * Out: hloc_attention_along, whose rows are lines along k (keys), and hloc_attention_across, whose rows lie side by
- * side (values) and are added to the sums; those that end in _one are for a panel of one vector. Each is a part
+ * Out: hloc_attention_along, whose rows are contiguous along k (keys), and hloc_attention_across, whose rows are
+ * interleaved (values) and are added to the sums; names that end in _one are for a panel of one vector. Each is a part
  * (parts.h).
  */
 #include "attention_internal.h"

@@ -1,4 +1,4 @@
-/* attention_pairs_names.h: names of what attention*.c define where it is of pairs: both may be in a program */
+/* attention_pairs_names.h: other names for the definitions of attention*.c for pairs: a program may contain both */
 #define hloc_attention hloc_attention_pairs
 #define hloc_attend_start hloc_attend_start_pairs
 #define hloc_attend_finish hloc_attend_finish_pairs

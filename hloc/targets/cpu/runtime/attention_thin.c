@@ -1,6 +1,6 @@
-/* attention_thin.c: attention of a few queries (see attention.h), as a decoder's next token asks for: keys and values
- * are read once, along memory. A task takes a part of a batch's keys; what the parts found is put together at the end.
- * Parts (parts.h): FEW_DOTS, FEW_WEIGH, FEW_TASKS.
+/* attention_thin.c: attention of a few queries (see attention.h), as for a decoder's next token: keys and values are
+ * read once, in memory order. A task computes a part of a batch's keys; the results of the parts are combined at the
+ * end. Parts (parts.h): FEW_DOTS, FEW_WEIGH, FEW_TASKS.
  */
 #include "attention_internal.h"
 #include "parts.h"
@@ -11,7 +11,7 @@
 
 #if HLOC_IS_HERE(HLOC_FEW_DOTS)
 /* scores[r][j] = q_r . k_j for `rows` queries (1, 2 or 4) and n keys: as many dot products at once as a vector has
- * lanes, which fold into one vector. What lies beyond the depth, up to a whole vector, is 0 in both. */
+ * lanes; their sums are reduced into one vector. Both are padded with 0 to whole vectors. */
 HLOC_INLINE void few_dots_of(const int rows, const float* restrict q, long q_stride, const float* restrict k,
                              long stride, long depth, long n, float* scores) {
   const int keys = HLOC_LANES32 / rows;
@@ -86,7 +86,7 @@ void hloc_few_weigh(long rows, const float* weights, const float* v, long stride
 #if HLOC_IS_HERE(HLOC_FEW_TASKS)
 HLOC_INLINE float few_exp(float x) { return hloc_attention_exp(hloc_splat_f32(x))[0]; }
 
-/* Scores of n keys -> weights; state: the largest score and the sum. What to multiply earlier sums by is returned. */
+/* Scores of n keys -> weights; state: the largest score and the sum. Returns the factor of earlier sums. */
 static float few_soften(float* scores, long n, float* state) {
   hloc_vf32 top = hloc_splat_f32(state[0]), sum = {0};
   for (long j = n; j % HLOC_LANES32; j++) scores[j] = -HLOC_INF_F32; /* no weight */
@@ -102,7 +102,7 @@ static float few_soften(float* scores, long n, float* state) {
   return scale;
 }
 
-/* A part's results of each row: weighted values in whole vectors, the largest score, the sum. */
+/* A part's results for each row: weighted values in whole vectors, the largest score, the sum. */
 static long few_vectors(long floats) { return (floats + HLOC_LANES32 - 1) / HLOC_LANES32 * HLOC_LANES32; }
 static long few_partial_size(const hloc_attention_args* g) { return few_vectors(g->features) + HLOC_LANES32; }
 static float* few_partial_of(const hloc_attention_plan* plan, long task, long row) {
@@ -150,7 +150,7 @@ static void few_run_parts(void* const* args, long begin, long end) {
   for (long t = begin; memory && t < end; t++) few_run_part(plan, t, memory);
 }
 
-/* into[f] = from[f] * factor, or added to what is there */
+/* into[f] = from[f] * factor, or into[f] += it */
 static void few_scale(float* into, const float* from, long features, float factor, int adds) {
   for (long f = 0; f < features; f += HLOC_LANES32) {
     const hloc_vf32 before = adds ? hloc_load_f32(into + f) : (hloc_vf32){0};
@@ -158,7 +158,7 @@ static void few_scale(float* into, const float* from, long features, float facto
   }
 }
 
-/* The parts of each row of a batch, scaled to the largest score of all, become its result. */
+/* Combines the parts of each row of a batch, scaled to the largest score of all. */
 static void few_finish(void* const* args, long begin, long end) {
   const hloc_attention_plan* plan = (const hloc_attention_plan*)args;
   const hloc_attention_args* g = &plan->g;

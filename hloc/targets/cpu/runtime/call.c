@@ -1,23 +1,23 @@
 /* call.c: NumPy arrays -> the base addresses of a run, without Python's headers.
  *
- * In: Python tuples of arrays (the arguments, not yet checked, and the result arrays) and what the arguments must be.
- * Out: hloc_call runs the program and returns what hloc_execute does, or HLOC_NOT_AS_EXPECTED, having run nothing,
- * where an argument is anything but a plain contiguous array of the very type and shape: Python then says what is wrong
+ * In: Python tuples of arrays (the unchecked arguments, and the result arrays) and the expected types and shapes.
+ * Out: hloc_call runs the program and returns the code of hloc_execute. It returns HLOC_NOT_AS_EXPECTED, and runs
+ * nothing, if an argument is not a plain contiguous array of exactly the type and shape: Python then reports the error
  * or converts it. The layout of the objects is that of CPython and NumPy's public struct PyArrayObject_fields;
- * hloc/targets/cpu/execution/calls.py tries hloc_match on arrays that it knows before it relies on this.
+ * hloc/targets/cpu/execution/calls.py tests hloc_match on known arrays before it relies on this.
  *
- * hloc_quick is a function of Python's own kind (METH_O), a tuple of arguments in, a tuple of results out: it costs
- * 0.1 us where a call by ctypes costs 0.5. It takes the first tuple of result arrays of earlier calls that is idle:
- * nobody holds it but the list that keeps it, and nobody but the tuple holds its arrays or has changed one. Where none
- * is, where an argument is not as expected, where another thread runs the program or where hloc_execute fails (its code
- * is then below HLOC_FAILED), it returns what Python's `otherwise(arguments, code)` does. What it calls of Python is of
- * the stable ABI, by address; it holds Python's lock but while the program runs, which has a lock of its own.
+ * hloc_quick is a Python function (METH_O) from a tuple of arguments to a tuple of results. It costs 0.1 us; a call by
+ * ctypes costs 0.5. It takes the first idle tuple of result arrays of earlier calls: only the list that keeps it
+ * references it, only the tuple references its arrays, and no array has been changed. If there is none, if an argument
+ * is not as expected, if another thread runs the program or if hloc_execute fails (its code is then below HLOC_FAILED),
+ * it returns the result of Python's `otherwise(arguments, code)`. It calls functions of Python's stable ABI, by
+ * address. It holds the GIL except while the program runs, which has its own lock.
  *
- * Signals: Python's own handler only notes that one has come; Python's functions for it run when C returns. So from a
- * run's first HLOC_WATCH on, on the main thread, where Python's signals are handled, a handler of ours stands before
- * Python's: it sets hloc_signalled, and the run asks Python for its functions at the next step or piece. Where one of
- * them raises, as that of Ctrl-C does, the run stops, its results are dropped and the exception goes on to the caller;
- * else the run goes on. Runs of other threads, and signals that Python has no function for, are left alone.
+ * Signals: Python's own handler only records a signal; Python's functions for it run after C returns. So starting at a
+ * run's first HLOC_WATCH, on the main thread, on which Python handles signals, a handler of this file precedes
+ * Python's. It sets hloc_signalled, and the run calls Python's functions at the next step or piece. If one of them
+ * raises, as that of Ctrl-C does, the run stops, its results are dropped and the exception propagates to the caller;
+ * else the run continues. Runs of other threads, and signals for which Python has no function, are not affected.
  *
  * facts: header (bytes of an object before its own fields), items (bytes of a tuple before its items), the address of
  * numpy.ndarray, the number of arguments and of results, then for each argument, and after them for each result:
@@ -32,7 +32,7 @@ int hloc_execute(void *const *bases, hloc_host_function host);
 
 enum { HLOC_NOT_AS_EXPECTED = -1, HLOC_NOT_IDLE = -2, HLOC_BUSY = -3, HLOC_REENTERED = -4, HLOC_RAISED = -5,
        HLOC_FAILED = -16, HLOC_KEPT = 2 };
-enum { HLOC_HEADER = 2 * sizeof(void *) };      /* of an object; calls.py looks whether that is so */
+enum { HLOC_HEADER = 2 * sizeof(void *) };      /* of an object; calls.py checks it */
 enum { HLOC_C_CONTIGUOUS = 0x1, HLOC_ALIGNED = 0x100, HLOC_WRITEABLE = 0x400 };
 
 typedef struct {
@@ -44,7 +44,7 @@ typedef struct {
   const void *weak_references;
 } hloc_array;
 
-/* Whether the array is plain, of the type and shape that `want` says, and has these flags. */
+/* Whether the array is plain, has the type and shape of `want`, and these flags. */
 static int hloc_is_as_expected(const char *object, const intptr_t *facts, const intptr_t *want, int flags) {
   const intptr_t header = facts[0], array_type = facts[2];
   if (*(const intptr_t *)(object + header - sizeof(intptr_t)) != array_type) return 0;
@@ -71,10 +71,10 @@ int hloc_match(void **bases, const char *arguments, const char *results, const i
   return 0;
 }
 
-/* Whether one place alone holds the object: the count is 32 bits at its start. */
+/* Whether the object has one reference: the count is 32 bits at its start. */
 static int hloc_is_held_once(const char *object) { return *(const uint32_t *)object == 1; }
 
-/* Whether nobody else holds the results, or any of them, and nobody has changed them. */
+/* Whether the results, and each of them, have no other references, and have not been changed. */
 __attribute__((visibility("default")))
 int hloc_are_idle(const char *results, const intptr_t *facts) {
   const intptr_t header = facts[0], items = facts[1];
@@ -91,9 +91,9 @@ int hloc_are_idle(const char *results, const intptr_t *facts) {
   return 1;
 }
 
-/* What calls of one program have in common: hloc/targets/cpu/execution/calls.py makes it. */
+/* The common state of calls of one program, made by hloc/targets/cpu/execution/calls.py. */
 typedef struct {
-  int taken;                              /* who has set it may write the bases and the arena */
+  int taken;                              /* the thread that has set it may write the bases and the arena */
   unsigned long owner, main_thread;       /* threads */
   void **bases;
   const intptr_t *facts;
@@ -110,13 +110,13 @@ typedef struct {
   char *kept[HLOC_KEPT];
 } hloc_caller;
 
-/* One run. before: what was to be done about the signals; holds: whether this run has put a handler before it. */
+/* One run. before: the previous signal actions; holds: whether this run has replaced each. */
 enum { HLOC_SIGNALS = 3, HLOC_WAIT_MILLISECONDS = 50, HLOC_NAP_NANOSECONDS = 50000 };
 typedef struct hloc_run {
   hloc_watch watch;
   hloc_caller *caller;
   void *thread;
-  struct hloc_run *outer, *handling;           /* handling: whose handlers stood before */
+  struct hloc_run *outer, *handling;           /* handling: the run whose handlers were installed before */
   hloc_watch *watch_before;
   unsigned float_state;
   int watches;
@@ -125,7 +125,7 @@ typedef struct hloc_run {
 } hloc_run;
 static const int hloc_signals[HLOC_SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
 static _Thread_local hloc_run *hloc_current;
-static hloc_run *volatile hloc_handling;       /* the innermost run whose handlers stand */
+static hloc_run *volatile hloc_handling;       /* the innermost run with installed handlers */
 
 static void hloc_on_signal(int number, siginfo_t *info, void *context) {
   const hloc_run *run = hloc_handling;
@@ -138,7 +138,7 @@ static void hloc_on_signal(int number, siginfo_t *info, void *context) {
   }
 }
 
-/* Only signals that a function handles: what is ignored, or ends the process, stays so. */
+/* Only signals that a function handles: ignored and default actions are kept. */
 static void hloc_hold_signals(hloc_run *run) {
   for (int i = 0; i < HLOC_SIGNALS; i++) {
     struct sigaction *before = &run->before[i], own;
@@ -151,7 +151,7 @@ static void hloc_hold_signals(hloc_run *run) {
     own = *before;
     own.sa_flags |= SA_SIGINFO;
     own.sa_sigaction = hloc_on_signal;
-    hloc_handling = run;                       /* before its first handler stands */
+    hloc_handling = run;                       /* before its first handler is installed */
     run->holds[i] = sigaction(hloc_signals[i], &own, NULL) == 0;
   }
 }
@@ -160,7 +160,7 @@ static void hloc_free_signals(hloc_run *run) {
   for (int i = 0; i < HLOC_SIGNALS; i++) {
     struct sigaction now;
     if (!run->holds[i] || sigaction(hloc_signals[i], NULL, &now)) continue;
-    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == hloc_on_signal)   /* else Python has set another meanwhile */
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == hloc_on_signal)   /* else Python has set another since */
       sigaction(hloc_signals[i], &run->before[i], NULL);
   }
 }
@@ -178,20 +178,20 @@ static void hloc_watch_no_more(hloc_run *run) {
   hloc_free_signals(run);
   hloc_handling = run->handling;
   hloc_set_watch(run->watch_before);
-  hloc_signalled = run->watch_before != NULL;  /* the run around this one asks for itself */
+  hloc_signalled = run->watch_before != NULL;  /* the outer run checks for itself */
 }
 
-/* Let Python's functions for signals run; whether one has raised. */
+/* Runs Python's functions for signals; returns whether one has raised. */
 static int hloc_ask_python(hloc_watch *watch) {
   hloc_run *run = (hloc_run *)watch;
   const unsigned state = hloc_float_state();
-  *watch->signalled = 0;                       /* before Python looks: what comes later is asked for later */
+  *watch->signalled = 0;                       /* before Python checks: later signals are checked later */
   hloc_set_float_state(run->float_state);
   run->caller->restore_thread(run->thread);
   const int stops = run->caller->check_signals() != 0;
   run->thread = run->caller->save_thread();
   hloc_set_float_state(state);
-  if (stops) *watch->signalled = 1;            /* workers are to look */
+  if (stops) *watch->signalled = 1;            /* tell workers */
   return stops;
 }
 
@@ -208,7 +208,7 @@ static int hloc_call_python(int32_t number, void *const *pointers) {
   return !answer;
 }
 
-/* The program, on its caller's turn and with Python's lock, which others have meanwhile. HLOC_RAISED: Python's error
+/* Runs the program. The caller has `taken` and the GIL, which is released meanwhile. HLOC_RAISED: Python's error
  * indicator is set. */
 static int hloc_execute_for(hloc_caller *caller, void *const *bases) {
   hloc_run run = {.watch = {&hloc_signalled, hloc_ask_python, 0}, .caller = caller, .outer = hloc_current,
@@ -236,8 +236,8 @@ static int hloc_is_own(const hloc_caller *caller) {
   return __atomic_load_n(&caller->owner, __ATOMIC_RELAXED) == (unsigned long)pthread_self();
 }
 
-/* Wait for one's turn, for a while. Returns 0, HLOC_BUSY where Python should look for signals and then ask again, or
- * HLOC_REENTERED where it would never come. */
+/* Waits for `taken`, for a limited time. Returns 0, HLOC_BUSY if Python should handle signals and then retry, or
+ * HLOC_REENTERED if it would wait forever. */
 static int hloc_wait(hloc_caller *caller) {
   if (hloc_take(caller)) return 0;
   if (hloc_is_own(caller)) return HLOC_REENTERED;
@@ -251,7 +251,7 @@ static int hloc_wait(hloc_caller *caller) {
   return got ? 0 : HLOC_BUSY;
 }
 
-/* Run on bases of one's own, once no other thread does. */
+/* Runs on the caller's own bases, when no other thread runs. */
 __attribute__((visibility("default")))
 int hloc_run_alone(hloc_caller *caller, void *const *bases) {
   int error = hloc_wait(caller);
@@ -271,14 +271,14 @@ int hloc_call(hloc_caller *caller, const char *arguments, const char *results) {
   return error;
 }
 
-/* Run with idle results: *results, whose reference is the caller's. Returns 0, or why not. */
+/* Runs with idle results: *results, whose reference the caller owns. Returns 0, or a code. */
 static int hloc_call_kept(hloc_caller *caller, const char *arguments, void **results) {
   for (int i = 0; i < caller->count; i++) {
     if (!hloc_are_idle(caller->kept[i], caller->facts)) continue;
     int error = hloc_match(caller->bases + 1, arguments, caller->kept[i], caller->facts);
     if (error) return error;
     *results = caller->kept[i];
-    caller->take_reference(*results);                   /* before other threads of Python may go on */
+    caller->take_reference(*results);                   /* before other Python threads may continue */
     error = hloc_execute_for(caller, caller->bases);
     if (error) caller->drop_reference(*results);
     return error <= 0 ? error : HLOC_FAILED - error;

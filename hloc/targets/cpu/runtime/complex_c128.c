@@ -1,4 +1,4 @@
-/* complex_c128.c: matrix products of c128 (see gemm.h). */
+/* complex_c128.c: matmuls of c128 (see gemm.h). */
 #define Z(name) c128_##name
 #define COMPLEX hloc_c128
 #define REAL double

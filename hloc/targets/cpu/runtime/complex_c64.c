@@ -1,4 +1,4 @@
-/* complex_c64.c: matrix products of c64 (see gemm.h). */
+/* complex_c64.c: matmuls of c64 (see gemm.h). */
 #define Z(name) c64_##name
 #define COMPLEX hloc_c64
 #define REAL float

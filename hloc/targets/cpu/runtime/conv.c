@@ -5,7 +5,7 @@
  */
 #include "conv_operands.h"
 
-/* Few input features: the last spatial dimension padded, so that window rows lie in one piece. */
+/* Few input features: the last spatial dimension is padded, so that window rows are contiguous. */
 static int rows_in_one_piece(const hloc_conv_args* c) {
   return c->feature_groups == 1 && c->x_features <= 8 && c->window[2] > 1 && c->window_dilation[2] == 1 &&
          all_ones(c->base_dilation) && !c->reversed[2] && c->window[2] * c->x_features <= 1024;
@@ -21,7 +21,7 @@ static void use_padded(hloc_conv_args* c, const hloc_conv_arrangement* a) {
   c->window[2] = 1;
 }
 
-/* Windows of one position that pass over some of x: what they meet is an image of its own. */
+/* Windows of one position with strides: the positions of x that they read form an image. */
 static void pass_over(hloc_conv_args* c) {
   for (int d = 0; d < 3; d++)
     if (c->window[d] == 1 && c->stride[d] > 1 && !c->pad_low[d] && c->base_dilation[d] == 1 &&
@@ -39,7 +39,7 @@ int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type) {
   if (!one_piece && rows_collide(c, move_x ? x.inner : c->x_s[2])) x.pitch += HLOC_LANES32, move_x = 1;
   if (c->pack_to) move_x = 0;
   if (c->w_packed) move_w = 0;
-  hloc_conv_args in_rows = *c; /* what conv_rows.c will see */
+  hloc_conv_args in_rows = *c; /* the convolution of conv_rows.c */
   if (one_piece) in_rows.x_features *= c->window[2], in_rows.window[2] = 1;
   long panel_floats = hloc_conv_panel_floats(&in_rows);
   long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;

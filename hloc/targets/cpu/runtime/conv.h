@@ -1,10 +1,10 @@
 /* conv.h: convolutions with any dimension order, padding, dilation, reversal, groups and a fused epilogue.
  *
- * Entry points (sizes and strides are arguments; they split the work over the pool and return 0 when done, 1 when
- * scratch memory could not be had):
+ * Entry points (sizes and strides are arguments; they split the work over the pool and return 0 when done, 1 if there
+ * is no scratch memory):
  *   int hloc_conv_f32(const hloc_conv_args*)     sums and tiles f32
  *   int hloc_conv_bf16, hloc_conv_f16            x, w of that type, sums f32; y of that type when y_is_narrow, else f32
- *   int hloc_conv_<way>_f32, _bf16, _f16         the same by one way, of which it is known before that it can be gone
+ *   int hloc_conv_<way>_f32, _bf16, _f16         the same by one algorithm, which is chosen at compile time
  *                                                (way_of in hloc/targets/cpu/scratch/convolution_ways.py): rows,
  *                                                product, depthwise, channels, outer, spread, winograd
  *                                                (conv_internal.h); of bf16 alone: pairs
@@ -25,12 +25,12 @@
  *
  * Epilogue (optional, the same type as gemm.h's): epilogue(args, 0, row, column, rows, columns, tile, tile_stride): the
  * sum for output feature column + j at the row + i-th output position is tile[i * tile_stride + j]; positions are
- * counted in the order batch, spatial 0, 1, 2: row = ((n * y_size[0] + o0) * y_size[1] + o1) * y_size[2] + o2. A turned
- * one is called as epilogue(args, n, feature, position, features, positions, tile, tile_stride), and what is said of
- * rows is said of features then: tile[i * tile_stride + j] is that of feature + i at the position + j-th of image n.
+ * counted in the order batch, spatial 0, 1, 2: row = ((n * y_size[0] + o0) * y_size[1] + o1) * y_size[2] + o2. A
+ * transposed one is called as epilogue(args, n, feature, position, features, positions, tile, tile_stride). Its rows
+ * are features: tile[i * tile_stride + j] is the sum of feature + i at the position + j-th of image n.
  *
- * w_packed: the filter as a call with pack_to has written it, as in gemm.h: x is not read then, and nothing computed.
- * hloc/targets/cpu/scratch/packing.py knows of which ways, and how many bytes.
+ * w_packed: the filter as written by a call with pack_to, as in gemm.h: that call neither reads x nor computes sums.
+ * hloc/targets/cpu/scratch/packing.py has the algorithms that pack, and the numbers of bytes.
  *
  * Example: 3x3, stride 1, padding 1, NHWC f32[8,56,56,64] x HWIO f32[3,3,64,64]:
  *   hloc_conv_args args = {.batch = 8, .x_features = 64, .y_features = 64, .feature_groups = 1, .batch_groups = 1,

@@ -1,5 +1,5 @@
-/* conv_depthwise.c: every channel has its own window (feature_groups == x_features == y_features, no base dilation),
- * vectors along them.
+/* conv_depthwise.c: every channel has its own window (feature_groups == x_features == y_features, no base dilation);
+ * vectorized over channels.
  *
  * With x_c == 1 and w_o == 1, f32. A task is one output row (batch, o0, o1).
  */

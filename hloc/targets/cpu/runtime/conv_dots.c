@@ -4,8 +4,7 @@
 enum { DOT_ROWS = HLOC_CONV_ROWS };
 
 /* sums[i * count + j] = sum over taps t, features k < depth of rows[t * DOT_ROWS + i][k] * weights[taps[t]][j][k];
- * depth is a vector at least. The last features that fill no vector are loaded together with some that were met
- * before. */
+ * depth is at least a vector. The last vector of features overlaps the previous one if it is not whole. */
 HLOC_INLINE void dots_of_rows(const int count, long taps, const long* tap_index, const float* const* rows, long depth,
                               const float* weights, float* sums) {
   enum { AT_ONCE = DOT_ROWS / 2, DOT_LANES = HLOC_LANES32 };
@@ -13,7 +12,7 @@ HLOC_INLINE void dots_of_rows(const int count, long taps, const long* tap_index,
   const long whole = depth / DOT_LANES * DOT_LANES;
   const hloc_vu32 new = hloc_load_u32(met + (depth - whole) * sizeof(float));
   hloc_vf32 lanes[DOT_ROWS * HLOC_CONV_DOTS + DOT_LANES];
-  for (int i = 0; i < DOT_LANES; i++) lanes[DOT_ROWS * count + i] = (hloc_vf32){0}; /* a vector's rest */
+  for (int i = 0; i < DOT_LANES; i++) lanes[DOT_ROWS * count + i] = (hloc_vf32){0}; /* the rest of a vector */
   for (int first = 0; first < DOT_ROWS; first += AT_ONCE) {
     hloc_vf32 sum[AT_ONCE * HLOC_CONV_DOTS];
     HLOC_UNROLL for (int i = 0; i < AT_ONCE * count; i++) sum[i] = (hloc_vf32){0};

@@ -1,13 +1,13 @@
-/* conv_gradient.c: filter gradients of convolutions whose channels have windows of their own: every channel is a batch
- * group (batch_groups == batch == y_features, no feature groups, no base dilation).
+/* conv_gradient.c: filter gradients of depthwise convolutions: every channel is a batch group (batch_groups == batch ==
+ * y_features, no feature groups, no base dilation).
  *
- *     y[o][channel] = sum over features i of x and w, and places k of w, of x[i][o + k] w[i][k]
+ *     y[o][channel] = sum over features i of x and w, and positions k of w, of x[i][o + k] w[i][k]
  *
  * With x_n == 1 and w_o == 1, f32. A task is one output row (o0, o1) for LANES channels.
  */
 #include "conv_windows.h"
 
-/* sum += along one row of w: x moves as w does. Several sums, so that additions do not wait for one another. */
+/* sum += the products along one row of w and of x. There are several sums, so that additions are independent. */
 static void add_row(const float* x, long x_step, const float* w, long w_step, long count, hloc_vf32 sum[4]) {
   long k = 0;
   for (; k + 4 <= count; k += 4)

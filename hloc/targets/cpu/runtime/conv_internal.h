@@ -1,12 +1,11 @@
-/* conv_internal.h: what the files behind conv.h share: a convolution in f32 in the order that the tiles like.
+/* conv_internal.h: shared by the files conv*.c: a convolution in f32 with operands in the order of the tiles.
  *
- * A way of computing one is a function of a plan, in a file of its own, of which a program holds those that its
- * convolutions go (way_of in targets/cpu/scratch/convolution_ways.py): conv.c and conv_rows.c compute tiles
- * (conv_tiles.c) of output positions x features from row pointers, conv_pairs.c with it pairs of bf16; conv_winograd.c
- * windows of 3x3; conv_outer.c does filter gradients;
- * conv_depthwise.c channels on their own, conv_gradient.c the filter gradients of those; conv_transposed.c base
- * dilation; conv_product.c what is a matrix product. Operands are rearranged where needed (conv_memory.c). conv_ways.c
- * chooses.
+ * Each algorithm (way) is a function of a plan, in its own file. A program contains the algorithms that its
+ * convolutions use (way_of in targets/cpu/scratch/convolution_ways.py). conv.c and conv_rows.c compute tiles
+ * (conv_tiles.c) of output positions x features from row pointers; conv_pairs.c uses them for pairs of bf16.
+ * conv_winograd.c computes windows of 3x3, conv_outer.c filter gradients, conv_depthwise.c depthwise convolutions,
+ * conv_gradient.c their filter gradients, conv_transposed.c base dilation, conv_product.c convolutions that are
+ * matmuls. Operands are rearranged if needed (conv_memory.c). conv_ways.c chooses.
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -35,29 +34,29 @@ enum { ROWS = HLOC_CONV_ROWS, COLUMNS = HLOC_CONV_COLUMNS }; /* of a register ti
 
 typedef enum {
   HLOC_CONV_IS_F32, HLOC_CONV_IS_BF16, HLOC_CONV_IS_F16,
-  HLOC_CONV_IS_PAIRS /* of bf16: what operands may be arranged as, not the type of a convolution */
+  HLOC_CONV_IS_PAIRS /* of bf16: a form of arranged operands, not the type of a convolution */
 } hloc_conv_type;
 
 typedef int (*hloc_product)(const hloc_gemm_args*);
 
 typedef struct {
-  hloc_conv_args c;          /* x and w point to f32 in the order that the routine wants */
-  hloc_product product;      /* of the operands' type; NULL: none of the ways that may be taken needs it */
+  hloc_conv_args c;          /* x and w point to f32 in the order of the routine */
+  hloc_product product;      /* of the operands' type; NULL: no possible algorithm needs it */
   hloc_conv_type y_type;     /* what y holds without an epilogue */
   long column_offset;        /* of the batch group's first output feature, for the epilogue */
-  int merged;                /* conv_outer.c: x is padded, o2 and the batch make rows together */
-  int of_pairs;              /* conv_pairs.c: x and w hold pairs of bf16 in the place of floats */
+  int merged;                /* conv_outer.c: x is padded, o2 and the batch together are the rows */
+  int of_pairs;              /* conv_pairs.c: x and w have pairs of bf16 instead of floats */
   int* failed;
 } hloc_conv_plan;
 
 static inline long hloc_min(long a, long b) { return a < b ? a : b; }
 static inline long hloc_max(long a, long b) { return a > b ? a : b; }
 
-/* Whether sums are handed out feature by feature, many positions at a time. */
+/* Whether sums are stored feature by feature, many positions at a time. */
 static inline int goes_along_positions(const hloc_conv_args* c) {
   return c->epilogue ? c->epilogue_is_turned : c->y_c != 1 && c->y_s[2] == 1 && c->y_size[2] > 1;
 }
-/* Stores one row of sums or hands it to the epilogue; position: linear, as conv.h counts. */
+/* Stores one row of sums or passes it to the epilogue; position: linear, as in conv.h. */
 void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
                       const float* tile, long stride);
 long hloc_conv_y_offset(const hloc_conv_args* c, long position);
@@ -67,7 +66,7 @@ long hloc_conv_panel_floats(const hloc_conv_args* c);
 /* conv_tiles.c: tile[i][j] (+)= sum over taps t, features k < depth of
  *   rows[t * HLOC_CONV_ROWS + i][first + k] * panel[tap_index[t]][k][j]
  * half and quarter: only for the first vector of columns, for half of it. For every tap and k one line at `ahead`,
- * which moves by ahead_step bytes, is asked for: what will be wanted next. */
+ * which advances by ahead_step bytes, is prefetched: it is used next. */
 typedef void hloc_conv_tile_of(long taps, const long* tap_index, const float* const* rows, long first, long depth,
                                const float* panel, float* tile, long stride, int accumulate, const char* ahead,
                                long ahead_step);
@@ -77,14 +76,14 @@ hloc_conv_tile_of hloc_conv_tile, hloc_conv_tile_of_pairs;
 hloc_conv_half_tile_of hloc_conv_half_tile, hloc_conv_quarter_tile, hloc_conv_half_tile_of_pairs;
 #pragma weak hloc_conv_tile_of_pairs /* a program without pairs needs none */
 #pragma weak hloc_conv_half_tile_of_pairs
-/* The same of one tap, half as many rows. */
+/* The same for one tap and half as many rows. */
 void hloc_conv_short_tile(const float* const* rows, long depth, const float* panel, float* tile, int accumulate);
 /* sums[i * count + j] of HLOC_CONV_ROWS positions and count <= HLOC_CONV_DOTS features (conv_dots.c) */
 enum { HLOC_CONV_DOTS = 4 };
 #pragma weak hloc_conv_dots /* a program without few features needs none */
 void hloc_conv_dots(long count, long taps, const long* tap_index, const float* const* rows, long depth,
                     const float* weights, float* sums);
-/* Ways: 0 when done, 1 where memory is exhausted. */
+/* Algorithms: return 0 when done, 1 if memory is exhausted. */
 typedef int (*hloc_conv_way)(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_pairs(hloc_conv_plan* plan, hloc_conv_type type);
@@ -93,7 +92,7 @@ int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_product(hloc_conv_plan* plan, hloc_conv_type type);
-/* All of a convolution whose batch groups are channels: the plan is of the whole, not of a group. */
+/* A whole convolution whose batch groups are channels: the plan is not of one group. */
 int hloc_conv_by_channels(const hloc_conv_args* args, hloc_conv_type type);
 
 #endif

@@ -1,5 +1,4 @@
-/* conv_memory.c: what convolutions read and write, apart from their own work: operands in the order that they want, and
- * finished sums.
+/* conv_memory.c: memory accesses of convolutions: rearranging operands and storing finished sums.
  *
  * Parts (parts.h): CONV_MEMORY, one for each type of elements, and one for pairs.
  */
@@ -32,7 +31,7 @@ HLOC_INLINE void widen_row(const hloc_conv_arrangement* a, hloc_conv_type type, 
   else if (type == HLOC_CONV_IS_F16) hloc_widen_row_f16((const hloc_f16*)a->source + from, to, count);
   else for (long i = 0; i < count; i++) to[i] = load_as_f32(a, type, from + i);
 }
-/* A row that lies in memory as it is wanted, but for its type. */
+/* A row that is contiguous in memory, possibly of another type. */
 HLOC_INLINE void copy_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
   const long places = hloc_max(0, hloc_min(a->size[2], a->padded - a->pad_low)), skipped = hloc_max(0, -a->pad_low);
   const long before = hloc_min(a->padded, hloc_max(0, a->pad_low)), copied = hloc_max(0, places - skipped);
@@ -41,7 +40,7 @@ HLOC_INLINE void copy_row(const hloc_conv_arrangement* a, hloc_conv_type type, l
   widen_row(a, type, from + skipped * a->inner, copied * a->inner, to);
   __builtin_memset(to + copied * a->inner, 0, (a->padded - before - copied) * a->inner * sizeof(float));
 }
-/* Places that lie side by side while features do not: blocks of both are turned. */
+/* Positions are contiguous and features are not: blocks of both are transposed. */
 HLOC_INLINE void turn_block(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
   if (type == HLOC_CONV_IS_F32) {
     hloc_transpose_32((const float*)a->source + from, a->inner_stride, to, a->pitch);
@@ -52,7 +51,7 @@ HLOC_INLINE void turn_block(const hloc_conv_arrangement* a, hloc_conv_type type,
     widen_row(a, type, from + i * a->inner_stride, HLOC_LANES32, wide + i * HLOC_LANES32);
   hloc_transpose_32(wide, HLOC_LANES32, to, a->pitch);
 }
-/* A part of a block: places behind it are read too, where there are some. */
+/* A part of a block: positions after it are also read, if there are any. */
 HLOC_INLINE void turn_part(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long features, long places,
                            float* to) {
   float wide[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
@@ -118,7 +117,7 @@ HLOC_INLINE void arrange_rows(const hloc_conv_arrangement* a, hloc_conv_type typ
 }
 #endif
 
-/* Rows of an operand, brought into order, of each type; rows of sums of the narrow ones, stored. */
+/* For each type: rearranges rows of an operand; for narrow types: stores rows of sums. */
 #if HLOC_IS_HERE(HLOC_CONV_F32)
 HLOC_OF_PARTS void hloc_conv_arrange_f32(void* const* args, long begin, long end) {
   arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_F32, begin, end);
@@ -165,7 +164,7 @@ long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
   return offset + position * c->y_n;
 }
 
-/* Sums to y, the first at element `at`, `step` apart. */
+/* Stores sums to y, the first at element `at`, `step` apart. */
 static void store_sums(const hloc_conv_plan* plan, long at, long step, long count, const float* from) {
   float* y = (float*)plan->c.y + at;
   if (plan->y_type == HLOC_CONV_IS_BF16) hloc_conv_store_bf16((hloc_bf16*)plan->c.y + at, step, count, from);
@@ -173,12 +172,12 @@ static void store_sums(const hloc_conv_plan* plan, long at, long step, long coun
   else if (step == 1) __builtin_memcpy(y, from, count * sizeof(float));
   else for (long j = 0; j < count; j++) y[j * step] = from[j];
 }
-/* Whether all sums of neighbouring positions lie side by side in y. */
+/* Whether the sums of neighbouring positions are contiguous in y. */
 static int is_one_piece(const hloc_conv_args* c, long columns) {
   return c->y_features == columns && c->y_c == 1 && c->y_s[2] == columns && c->y_s[1] == c->y_s[2] * c->y_size[2] &&
          c->y_s[0] == c->y_s[1] * c->y_size[1] && (c->batch == 1 || c->y_n == c->y_s[0] * c->y_size[0]);
 }
-/* turned[j][i] = tile[i][j], blocks of vectors where a row of the tile holds whole ones. */
+/* turned[j][i] = tile[i][j], by blocks of vectors if a row of the tile has whole ones. */
 enum { TURNED_FEATURES = 32, TURNED_POSITIONS = 128 };
 static void turn_sums(const float* tile, long stride, long rows, long columns, float* turned) {
   const long whole = rows / HLOC_LANES32 * HLOC_LANES32;
@@ -190,7 +189,7 @@ static void turn_sums(const float* tile, long stride, long rows, long columns, f
       for (long i = done; i < rows; i++) turned[k * TURNED_POSITIONS + i] = tile[i * stride + k];
   }
 }
-/* The same as hloc_conv_finish, feature by feature, where the positions of an image lie side by side. */
+/* The same as hloc_conv_finish, feature by feature, if the positions of an image are contiguous. */
 static void finish_turned(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
                           const float* tile, long stride) {
   const hloc_conv_args* c = &plan->c;
@@ -233,7 +232,7 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
   for (long i = 0; i < rows; i++) {
     store_sums(plan, at + column * c->y_c, c->y_c, columns, tile + i * stride);
     int d = 2;
-    for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's first position, and on in the next dimension */
+    for (; d >= 0 && --left[d] == 0; d--) { /* back to the run's start, one further in the next dimension */
       at -= (c->y_size[d] - 1) * c->y_s[d];
       left[d] = c->y_size[d];
     }
@@ -241,7 +240,7 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
   }
 }
 
-/* An arrangement that turns blocks: dimensions that continue one another are one, and that has pieces. */
+/* An arrangement that transposes blocks: contiguous dimensions are collapsed into one, which is divided into pieces. */
 static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
   enum { PIECE = 16 * HLOC_LANES32 };
   hloc_conv_arrangement a = *given;

@@ -1,9 +1,9 @@
-/* conv_operands.h: what ways of conv.h begin with: one plan per batch group, and the operands in f32, in the order that
- * a way wants.
+/* conv_operands.h: the first steps of algorithms of conv.h: one plan per batch group, and the operands in f32, in the
+ * order of the algorithm.
  *
- * convolve goes a way for each batch group; HLOC_CONV_ENTRIES(rows, way) defines hloc_conv_rows_<t>, which does.
- * arrange_x, arrange_w say what is to be copied, x_in_pairs, w_in_pairs that neighbouring features of bf16 become one
- * number of 32 bits; hloc_conv_arrange does it; use_x, use_w make of the copy the operand.
+ * convolve runs an algorithm for each batch group; HLOC_CONV_ENTRIES(rows, way) defines hloc_conv_rows_<t>, which calls
+ * it. arrange_x, arrange_w describe a copy; x_in_pairs, w_in_pairs describe one in which neighbouring features of bf16
+ * become one number of 32 bits. hloc_conv_arrange copies; use_x, use_w make the copy the operand.
  */
 #ifndef HLOC_CONV_OPERANDS_H
 #define HLOC_CONV_OPERANDS_H
@@ -15,10 +15,10 @@ typedef struct {
   hloc_conv_type type;
   long outer, outer_stride, inner, inner_stride, size[3], stride[3];
   long pad_low, padded; /* of s2: zeros before, length of the result */
-  long pitch;           /* floats from one place of s2 to the next in the result: at least `inner` */
+  long pitch;           /* floats from one position of s2 to the next in the result: at least `inner` */
   long partner;         /* of pairs: elements from the first number of one to the second */
   float* target;
-  int turned;           /* set by hloc_conv_arrange, as what follows: places lie side by side in the source */
+  int turned;           /* set by hloc_conv_arrange, as the following: positions are contiguous in the source */
   long piece, pieces;   /* of s2, a task each */
   long last;            /* the furthest element of the source */
 } hloc_conv_arrangement;
@@ -64,22 +64,22 @@ static inline void use_w(hloc_conv_args* c, const hloc_conv_arrangement* a) {
   c->w_s[2] = a->inner, c->w_s[1] = row, c->w_s[0] = a->size[1] * row;
 }
 
-/* Puts image and filter where a way finds them as it wants them; 1 where memory is exhausted. */
+/* Rearranges image and filter for an algorithm; 1 if memory is exhausted. */
 int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w);
 
 static inline int all_ones(const long* v) { return v[0] == 1 && v[1] == 1 && v[2] == 1; }
 static inline long taps_of(const hloc_conv_args* c) { return c->window[0] * c->window[1] * c->window[2]; }
-/* Whether the rows of a tile, one every `step` floats, lie so that most fall into the same few sets of the first cache
- * and drive each other out before their next element is read. */
+/* Whether most rows of a tile, one every `step` floats, fall into the same few sets of the L1 cache, so that they evict
+ * each other before their next element is read. */
 static inline int rows_collide(const hloc_conv_args* c, long step) {
-  enum { PAGE = 4096, WAYS = 8 }; /* lines at one place of a page that the cache keeps */
+  enum { PAGE = 4096, WAYS = 8 }; /* associativity: lines with one offset in a page that the cache keeps */
   long bytes = step * (c->base_dilation[2] == 1 ? c->stride[2] : 1) * (long)sizeof(float), sets = PAGE;
   while (sets > 1 && bytes % (2 * PAGE / sets) == 0) sets /= 2;
   return HLOC_CONV_ROWS > WAYS * sets && taps_of(c) * c->y_features >= 128;
 }
 static inline long element_bytes(hloc_conv_type type) { return type == HLOC_CONV_IS_F32 ? 4 : 2; }
 
-/* Strides of dimensions of size one are free: chosen so that images that are plain look so, and features neighbours. */
+/* Strides of dimensions of size one are arbitrary: chosen so that contiguous images and features are recognized. */
 static void settle_strides(hloc_conv_args* c) {
   for (int d = 1; d >= 0; d--) {
     if (c->x_size[d] == 1) c->x_s[d] = c->x_size[d + 1] * c->x_s[d + 1];
@@ -92,7 +92,7 @@ static void settle_strides(hloc_conv_args* c) {
 static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_conv_way way, hloc_product product) {
   int failed = 0;
   if (args->batch <= 0 || args->y_features <= 0 || args->y_size[0] * args->y_size[1] * args->y_size[2] <= 0) return 0;
-  for (long group = 0; group < args->batch_groups; group++) { /* neighbouring parts of the batch and the features */
+  for (long group = 0; group < args->batch_groups; group++) { /* contiguous parts of the batch and the features */
     hloc_conv_plan plan = {.c = *args, .y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32, .product = product};
     hloc_conv_args* c = &plan.c;
     plan.failed = &failed;

@@ -2,9 +2,9 @@
  *
  * In: a plan with x_n == 1 and w_o == 1, f32, no groups: for every output position (o0, o1, o2) a matrix
  * y[n, f] = sum over x's features and window positions of x[.., n] * w[.., f], a sum of outer products of contiguous
- * rows. A register tile of HLOC_CONV_ROWS n x two vectors of f runs over a chunk of them that stays in cache.
- * Few n and a stride of one (the gradient of a first layer): x is padded so that its rows for all o2 are one piece, and
- * (o2, n) together are the rows of one matrix (plan->merged).
+ * rows. A register tile of HLOC_CONV_ROWS n x two vectors of f sums a chunk of them that stays in cache.
+ * Few n and a stride of one (the gradient of a first layer): x is padded so that its rows for all o2 are contiguous,
+ * and (o2, n) together are the rows of one matrix (plan->merged).
  */
 #include "conv_operands.h"
 
@@ -13,12 +13,11 @@ enum { OUTER_ROWS = HLOC_CONV_ROWS, OUTER_COLUMNS = HLOC_CONV_COLUMNS, OUTER_MOS
 typedef struct {
   const hloc_conv_plan* plan;
   long rows, row_group, row_groups, column_group, column_groups, chunk;
-  const float *x_end, *w_end; /* behind the last elements */
+  const float *x_end, *w_end; /* after the last elements */
 } outer_work;
 
-/* tile += sum over p of x[p][i] w[p][j]; rows and columns beyond the matrix are computed from neighbouring memory only
- * when it is there: `x` and `w` must have OUTER_ROWS and OUTER_COLUMNS readable elements. Not `both`: only the first
- * vector of columns. */
+/* tile += sum over p of x[p][i] w[p][j]; rows and columns beyond the matrix are computed from adjacent memory: `x` and
+ * `w` must have OUTER_ROWS and OUTER_COLUMNS readable elements. Without `both`: only the first vector of columns. */
 HLOC_INLINE void sum_products(const int both, long count, const float* const* x, long x_offset,
                               const float* const* w, long w_offset, float* restrict tile, long stride,
                               int accumulate) {
@@ -55,7 +54,7 @@ static __attribute__((noinline)) void half_tile_of_products(long count, const fl
   sum_products(0, count, x, x_offset, w, w_offset, tile, stride, accumulate);
 }
 
-/* Half of a vector of columns, where that is computed in half of its time. */
+/* Half of a vector of columns, if that takes half of the time. */
 #if HLOC_VECTOR_BYTES == 64
 typedef float half_vector __attribute__((vector_size(32), aligned(4), may_alias));
 static __attribute__((noinline)) void quarter_tile_of_products(long count, const float* const* x, long x_offset,
@@ -73,8 +72,8 @@ static __attribute__((noinline)) void quarter_tile_of_products(long count, const
 }
 #endif
 
-/* Copies of the rows behind which no whole tile can be read: `end` is where their memory ends. The rest stays where it
- * is: sums of what lies behind a row are not used. Returns the pointers to use. */
+/* Copies rows after which no whole tile can be read: `end` is the end of their memory. The others are read in place:
+ * sums of elements after a row are not used. Returns the pointers to use. */
 static const float* const* widened(long count, const float* const* rows, long offset, long have, long need,
                                    const float* end, float* copy, const float** pointers) {
   for (long p = 0; p < count; p++) {
@@ -123,7 +122,7 @@ static void run_chunk(const outer_work* w, chunk_rows* rows, long count, long m0
   }
 }
 
-/* Where a window position reads x for output position o of dimension d; -1 outside. */
+/* The position of x that a window position reads for output position o of dimension d; -1 outside. */
 static long read_at(const hloc_conv_args* c, int d, long o, long k) {
   long at = o * c->stride[d] - c->pad_low[d] + (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
   if (at >= 0 && c->base_dilation[d] > 1) at = at % c->base_dilation[d] ? -1 : at / c->base_dilation[d];
@@ -186,7 +185,7 @@ static void run_matrices(void* const* args, long begin, long end) {
   }
 }
 
-/* Behind the last element of an operand: `outer` strips of `inner` neighbours, for each place in space. */
+/* The end of an operand: `outer` strips of `inner` contiguous elements, for each spatial position. */
 static const float* end_of(const void* from, long outer, long outer_stride, const long* size, const long* stride,
                            long inner) {
   long last = (outer - 1) * outer_stride + inner;
@@ -222,7 +221,7 @@ int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
   hloc_conv_arrangement x = arrange_x(c, type, 1), w = arrange_w(c, type);
   plan->merged = c->batch <= 8 && c->y_size[2] > 1 && c->stride[2] == 1 && all_ones(c->base_dilation);
-  if (plan->merged) { /* rows for all o2 lie in one piece of the padded x */
+  if (plan->merged) { /* rows for all o2 are contiguous in the padded x */
     x.pad_low = c->pad_low[2];
     x.padded = c->y_size[2] + (c->window[2] - 1) * c->window_dilation[2];
   }

@@ -1,8 +1,8 @@
 /* conv_pairs.c: convolutions of bf16 by rows (conv_rows.c), on CPUs that multiply pairs of them.
  *
- * In: a plan with an even number of features per group. Two neighbouring features are one number of 32 bits. Where they
- * are neighbours in memory, x is read where it lies, its places even numbers of elements apart; else, and of w, pairs
- * are brought together. Sums are of f32, as products of bf16 have them.
+ * In: a plan with an even number of features per group. Two neighbouring features are one number of 32 bits. If they
+ * are contiguous in memory, and strides of x are even, x is read in place; else, and for w, pairs are copied. Sums are
+ * f32, as in products of bf16.
  */
 #include "conv_operands.h"
 #include "pairs.h"

@@ -1,5 +1,5 @@
-/* conv_product.c: convolutions that are matrix products (conv_product.h): 1x1 windows over plain images, and one output
- * position that meets all of x.
+/* conv_product.c: convolutions that are matmuls (conv_product.h): 1x1 windows over contiguous images, and one output
+ * position that reads all of x.
  */
 #include "conv_product.h"
 
@@ -27,7 +27,7 @@ int hloc_conv_by_product(hloc_conv_plan* plan, hloc_conv_type type) {
   return plan->product(&g);
 }
 
-#pragma weak hloc_gemm_f32 /* a program holds those that it asks for */
+#pragma weak hloc_gemm_f32 /* a program contains those that it calls */
 #pragma weak hloc_gemm_bf16
 #pragma weak hloc_gemm_f16
 int hloc_conv_product_f32(const hloc_conv_args* args) {

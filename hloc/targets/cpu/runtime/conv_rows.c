@@ -1,12 +1,12 @@
-/* conv_rows.c: a convolution as a matrix product whose left operand is never built (implicit GEMM).
+/* conv_rows.c: a convolution as a matmul whose left operand is not stored (implicit GEMM).
  *
- * In: a plan with x_c == 1, w any order, f32. A tile (conv_tiles.c) holds HLOC_CONV_ROWS output positions x two vectors
+ * In: a plan with x_c == 1, w any order, f32. A tile (conv_tiles.c) has HLOC_CONV_ROWS output positions x two vectors
  * of output features; for every tap (window position) each of its rows is a pointer to x's contiguous features, or to
- * zeros in the padding. Few output features would leave most lanes empty: then lanes lie along x's features, and are
- * added up at the end (conv_dots.c). With base dilation the output splits into phases, each with the taps that meet
- * whole inputs.
+ * zeros in the padding. Few output features would leave most lanes empty: then lanes are x's features, and are reduced
+ * at the end (conv_dots.c). With base dilation the output is divided into phases, each with the taps that read
+ * elements of x rather than inserted zeros.
  *
- * A plan of pairs (conv_pairs.c) has two neighbouring features of bf16 in the place of each float of x and w.
+ * A plan of pairs (conv_pairs.c) has two neighbouring features of bf16 instead of each float of x and w.
  */
 #include "conv_internal.h"
 
@@ -22,27 +22,27 @@ typedef struct { long shift[3], offset; } tap_place;
 typedef struct {
   const hloc_conv_plan* plan;
   const float* panels;   /* [group][panel][tap][feature][column]; by_dots: [group][panel][tap][column][feature] */
-  int by_dots;           /* lanes along x's features */
+  int by_dots;           /* lanes are x's features */
   long width;            /* columns of a panel: output features */
   long depth;            /* features of x per group */
   long group_panels;     /* panels per group */
   long parts;            /* of the features, while packing */
-  long panels_at_once;   /* few positions: of a task */
+  long panels_at_once;   /* of a task, if positions are few */
   long taps, all_taps;   /* of the phase, of the window */
   const long* tap_index; /* which taps of the window */
   grid positions;
   long position_count, tile_groups;
   tap_place* places;     /* of the phase's taps */
-  long advance[3];       /* by how much of x the phase's positions are apart */
+  long advance[3];       /* strides of the phase's positions in x */
   long reach_low[3], reach_high[3]; /* least and greatest shift of a tap */
-  int even_rows;         /* y's positions are evenly spaced, its features side by side */
+  int even_rows;         /* y's positions have one stride, its features are contiguous */
   const float** rows;    /* few positions: all tiles' pointers */
   int consecutive;       /* the phase is the whole output in order */
   hloc_conv_tile_of* tile; /* of numbers, or of pairs */
   hloc_conv_half_tile_of* half_tile;
 } rows_work;
 
-/* The n-th position of the phase: its place in the batch and its spatial coordinates. */
+/* The n-th position of the phase: its batch index and its spatial coordinates. */
 static void position_of(const rows_work* w, long n, long* batch, long* o) {
   const grid* g = &w->positions;
   o[2] = g->first[2] + n % g->count[2] * g->step[2], n /= g->count[2];
@@ -53,8 +53,8 @@ static long linear_position(const hloc_conv_args* c, long batch, const long* o) 
   return ((batch * c->y_size[0] + o[0]) * c->y_size[1] + o[1]) * c->y_size[2] + o[2];
 }
 
-/* Where a tap reads in each dimension for the phase's first position, and that as an offset into x. Places of x are
- * whole, and whole numbers of them apart, as the phase chose its taps. */
+/* The position that a tap reads in each dimension for the phase's first position, and the offset of that in x.
+ * Positions and strides are whole numbers by the choice of the phase's taps. */
 static void place_taps(rows_work* w) {
   const hloc_conv_args* c = &w->plan->c;
   const grid* g = &w->positions;
@@ -76,7 +76,7 @@ static void place_taps(rows_work* w) {
   }
 }
 
-/* How far the rows of one tile are from the phase's first position: as an offset into x, and in each dimension. */
+/* The distance of the rows of one tile from the phase's first position: as an offset in x, and in each dimension. */
 typedef struct { long start[ROWS], origin[3][ROWS]; int inside; } tile_origins;
 
 /* Pointers of one tile: rows[tap][row], zeros where a tap is in the padding. */
@@ -86,7 +86,7 @@ static void find_rows(const rows_work* w, const tile_origins* at, const float** 
   const unsigned long size0 = c->x_size[0], size1 = c->x_size[1], size2 = c->x_size[2];
   for (long t = 0; t < w->taps; t++) {
     const tap_place p = w->places[t];
-    long* out = (long*)(void*)(rows + t * ROWS); /* addresses as integers: the compiler makes vectors of them */
+    long* out = (long*)(void*)(rows + t * ROWS); /* addresses as integers, so that the compiler vectorizes */
     if (at->inside) {
       for (long i = 0; i < ROWS; i++) out[i] = x + (at->start[i] + p.offset) * element;
       continue;
@@ -101,7 +101,7 @@ static void find_rows(const rows_work* w, const tile_origins* at, const float** 
   }
 }
 
-/* Pointers of `tiles` tiles from `first_tile` on: rows[tile][tap][row]; beyond the last position it is repeated. */
+/* Pointers of `tiles` tiles starting at `first_tile`: rows[tile][tap][row]; the last position is repeated. */
 static void find_tiles(const rows_work* w, long first_tile, long tiles, const float** rows) {
   const hloc_conv_args* c = &w->plan->c;
   const grid* g = &w->positions;
@@ -128,7 +128,7 @@ static void find_tiles(const rows_work* w, long first_tile, long tiles, const fl
   }
 }
 
-/* Hands out neighbouring tiles of finished sums. */
+/* Stores neighbouring tiles of finished sums. */
 static void finish_tiles(const rows_work* w, long tile, long tiles, long group, long panel, const float* sums,
                          long stride) {
   const hloc_conv_args* c = &w->plan->c;
@@ -146,7 +146,7 @@ static void finish_tiles(const rows_work* w, long tile, long tiles, long group, 
   }
 }
 
-/* The sums of one tile; gives the distance of their rows. */
+/* The sums of one tile; returns their row stride. */
 static long sum_tile(const rows_work* w, const float** rows, long group, long panel, float* sums) {
   const hloc_conv_plan* plan = w->plan;
   const hloc_conv_args* c = &plan->c;
@@ -182,7 +182,7 @@ static void run_tile(const rows_work* w, long tile, const float** rows, long gro
   long stride = sum_tile(w, rows, group, panel, sums);
   finish_tiles(w, tile, 1, group, panel, sums, stride);
 }
-/* Several, whose sums are handed out at once. */
+/* Several tiles, whose sums are stored at once. */
 static void run_tiles_together(const rows_work* w, long tile, long tiles, const float** rows, long group, long panel) {
   float sums[TILES * ROWS * COLUMNS] __attribute__((aligned(64)));
   long stride = 0;
@@ -191,7 +191,7 @@ static void run_tiles_together(const rows_work* w, long tile, long tiles, const 
   finish_tiles(w, tile, tiles, group, panel, sums, stride);
 }
 
-/* A task: a few neighbouring tiles of positions against all panels: a panel is used several times from cache. */
+/* A task: a few neighbouring tiles of positions with all panels; a panel is used several times from cache. */
 static void run_tiles(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   const hloc_conv_args* c = &w->plan->c;
@@ -215,7 +215,7 @@ static void run_tiles(void* const* args, long begin, long end) {
   }
 }
 
-/* Where a tap's weights begin. */
+/* The start of a tap's weights. */
 static long tap_offset(const hloc_conv_args* c, long tap) {
   long offset = 0;
   for (int d = 2; d >= 0; d--) offset += tap % c->window[d] * c->w_s[d], tap /= c->window[d];
@@ -223,7 +223,7 @@ static long tap_offset(const hloc_conv_args* c, long tap) {
 }
 
 /* Features k0 <= k < k1 of one tap for `panels` panels of output features: to[panel * panel_step + (k - k0) * COLUMNS
- * + column]. Whole rows of memory where the output features lie side by side. */
+ * + column]. Copies whole rows if output features are contiguous. */
 static void pack_tap(const rows_work* w, long group, long panel0, long panels, long tap, long k0, long k1, float* to,
                      long panel_step) {
   const hloc_conv_args* c = &w->plan->c;
@@ -283,7 +283,7 @@ static void pack_columns(void* const* args, long begin, long end) {
   }
 }
 
-/* Of the phase's taps and the features of x, what is packed at once; k0 == depth: nothing is left. */
+/* The range of the phase's taps and of x's features that is packed at once; k0 == depth: the end. */
 typedef struct { long tap0, taps, k0, depth; } chunk;
 
 static chunk chunk_from(const rows_work* w, long tap0, long k0) {
@@ -295,8 +295,8 @@ static chunk chunk_from(const rows_work* w, long tap0, long k0) {
 
 typedef struct { const char* from; long step; } lines;
 
-/* What the n-th tile of a chunk fetches of the weights that are packed next, where these are evenly spaced rows of
- * memory: one line of each. */
+/* The prefetches of the n-th tile of a chunk, of the weights that are packed next, if these are evenly spaced rows: one
+ * line of each. */
 static lines lines_ahead(const rows_work* w, chunk next, long panel, long panels, long n, const float* otherwise) {
   const hloc_conv_args* c = &w->plan->c;
   if (c->w_o != 1 || !next.depth || n >= panels * COLUMNS / HLOC_LANES32) return (lines){(const char*)otherwise, 0};
@@ -307,8 +307,8 @@ static lines lines_ahead(const rows_work* w, chunk next, long panel, long panels
   return (lines){(const char*)from, c->w_i * (long)sizeof(float)};
 }
 
-/* Few positions: a task has a few panels of output features and all positions. Weights are packed by the chunk, which
- * meets all tiles while it is in cache; their sums stay there too. */
+/* Few positions: a task has a few panels of output features and all positions. Weights are packed in chunks. All tiles
+ * use a chunk while it is in cache; their sums stay in cache too. */
 static void run_panels(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   long tiles = (w->position_count + ROWS - 1) / ROWS, in_order[CHUNK], most = hloc_min(w->panels_at_once, end - begin);
@@ -349,7 +349,7 @@ static long greatest_common_divisor(long a, long b) {
   return a;
 }
 
-/* The window positions that meet whole inputs for output positions congruent to `first`. */
+/* The window positions that read elements of x for output positions congruent to `first`. */
 static long taps_of_phase(const hloc_conv_args* c, const long* first, long* tap_index) {
   long taps = c->window[0] * c->window[1] * c->window[2], found = 0;
   for (long tap = 0; tap < taps; tap++) {
@@ -390,7 +390,7 @@ static void run_phase(rows_work* w) {
 static long period_of(const hloc_conv_args* c, int d) {
   return c->base_dilation[d] / greatest_common_divisor(c->base_dilation[d], c->stride[d]);
 }
-/* Whether all positions of a phase together meet each panel of weights: then weights are not packed beforehand. */
+/* Whether one task has all positions of a phase for each panel of weights: then weights are not packed beforehand. */
 static int is_few(const hloc_conv_args* c) {
   if (c->w_packed || c->pack_to) return 0; /* whole panels */
   long positions = c->batch;
@@ -404,7 +404,8 @@ long hloc_conv_panel_floats(const hloc_conv_args* c) {
   return is_few(c) || c->w_packed || c->pack_to ? 0 : c->feature_groups * panels_of_group(c) * taps * depth * COLUMNS;
 }
 
-/* Whether lanes along x's features, which must be added up, do less than lanes that output features fill in part. */
+/* Whether lanes of x's features, which must be reduced, cost less than lanes that are partly filled by output
+ * features. */
 static int are_dots(long features, long depth, long taps) {
   enum { FOLD = 5 }; /* vectors' worth of multiply-adds */
   const long vectors = taps * ((depth + HLOC_LANES32 - 1) / HLOC_LANES32);
@@ -439,7 +440,7 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* scratch) {
   w.panels_at_once = hloc_max(1, hloc_min(MOST_PANELS, w.group_panels / (2 * hloc_pool_threads())));
   w.parts = (w.depth + PART - 1) / PART;
   long items = c->feature_groups * w.all_taps * w.parts, item = hloc_min(w.depth, PART) * w.group_panels * COLUMNS;
-  if (c->w_packed) (void)0; /* they are packed */
+  if (c->w_packed) (void)0; /* already packed */
   else if (w.by_dots)
     hloc_parallel(pack_columns, (void* const*)&w, c->feature_groups * w.group_panels,
                   16384 / (w.all_taps * w.depth * w.width + 1) + 1);

@@ -1,7 +1,7 @@
 /* conv_tiles.c: register tiles of convolutions: sums of ROWS positions x two vectors of output features, for
  * conv_rows.c and conv_winograd.c.
  *
- * Parts (parts.h): CONV_TILES, those of numbers; CONV_TILES_OF_PAIRS, those of pairs of bf16.
+ * Parts (parts.h): CONV_TILES, of numbers; CONV_TILES_OF_PAIRS, of pairs of bf16.
  */
 #include "conv_internal.h"
 #include "pairs.h"
@@ -89,7 +89,7 @@ void hloc_conv_short_tile(const float* const* rows, long depth, const float* pan
   HLOC_EACH_SHORT_CONV_ROW(STORE_ROW)
 }
 
-/* Half of a vector, where that is computed in half of its time. */
+/* Half of a vector, if that takes half of the time. */
 #if HLOC_VECTOR_BYTES == 64
 typedef float half_vector __attribute__((vector_size(32), aligned(4), may_alias));
 #define BEGIN_QUARTER(i) half_vector sum##i = {0};

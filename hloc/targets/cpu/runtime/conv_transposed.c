@@ -1,11 +1,11 @@
 /* conv_transposed.c: convolutions with a base dilation and stride 1, such as the gradients of strided ones.
  *
- * A product gives what each input position adds to each tap's output, spread[position][tap][feature], for some images
- * at a time; every run of outputs then sums what falls on it. No input position is multiplied by a tap that it does not
- * meet, and features that are too few for a vector lie beside those of the other taps.
+ * A matmul computes the terms that each input position adds to each tap's output, spread[position][tap][feature], for
+ * some images at a time; then the terms of every run of outputs are added. No input position is multiplied by a tap
+ * that does not read it, and features that are too few for a vector are contiguous with those of the other taps.
  *
- *   along the last dimension   output = position * base_dilation + pad_low - tap: in w, taps lie backwards there
- *   in the others              for each tap, the position that meets the output, if there is one
+ *   along the last dimension   output = position * base_dilation + pad_low - tap: taps are reversed in w
+ *   in the others              for each tap, the position that the output reads, if there is one
  */
 #include "conv_operands.h"
 
@@ -26,8 +26,8 @@ static long met_by(const hloc_conv_args* c, int d, long o, long k) {
   return at < c->x_size[d] ? at : -1;
 }
 
-/* Adds the runs that one row of input positions spreads along outputs [begin, end) of a row: to sums[output][feature];
- * from: those of the row's first position. */
+/* Adds the terms of one row of input positions to the outputs [begin, end) of a row: to sums[output][feature]; from:
+ * the terms of the row's first position. */
 static void add_runs(const transposed_work* w, const float* from, long begin, long end, float* restrict sums) {
   const hloc_conv_args* c = &w->plan->c;
   const long n = c->window[2], step = c->base_dilation[2], features = c->y_features;
@@ -68,7 +68,7 @@ static void sum_pieces(void* const* args, long first, long last) {
   }
 }
 
-/* Images whose spread lies in memory at once. */
+/* The number of images whose spread is in memory at once. */
 static long images_at_once(const hloc_conv_args* c) {
   long floats = c->x_size[0] * c->x_size[1] * c->x_size[2] * c->window[0] * c->window[1] * c->window[2] * c->y_features;
   return hloc_max(1, hloc_min(c->batch, SPREAD_FLOATS / hloc_max(1, floats)));
@@ -106,7 +106,7 @@ int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
   int plain = c->x_s[1] == c->x_size[2] * c->x_s[2] && c->x_s[0] == c->x_size[1] * c->x_s[1];
   int move_x = type != HLOC_CONV_IS_F32 || !plain;
-  if (!c->reversed[2]) { /* taps of the last dimension backwards */
+  if (!c->reversed[2]) { /* reverses the taps of the last dimension */
     w.source = (const char*)w.source + (c->window[2] - 1) * w.stride[2] * element_bytes(type);
     w.stride[2] = -w.stride[2];
   }

@@ -1,18 +1,18 @@
-/* conv_ways.c: convolutions that may go any way: chooses it. Programs ask for the way itself, which
- * hloc/targets/cpu/scratch/convolution_ways.py knows of each of theirs.
+/* conv_ways.c: chooses the algorithm of a convolution. Programs call an algorithm itself, which
+ * hloc/targets/cpu/scratch/convolution_ways.py chooses at compile time.
  *
- *   1x1 windows over plain images, and
- *   one output position that meets all of x -> conv_product.c
+ *   1x1 windows over contiguous images, and
+ *   one output position that reads all of x -> conv_product.c
  *   one window per channel                  -> conv_depthwise.c
- *   the filter gradients of those           -> conv_gradient.c
+ *   filter gradients of depthwise           -> conv_gradient.c
  *   windows of many positions, x_n == 1     -> conv_outer.c (filter gradients)
  *   base dilation, few or small images      -> conv_transposed.c
  *   others                                  -> conv.c
  */
 #include "conv_product.h"
 
-/* What conv_transposed.c can do, and better than conv_rows.c: features that leave lanes empty there, or images for
- * whose few positions the phases of conv_rows.c cost too much, if weights stay in cache from one to the next. */
+/* Whether conv_transposed.c applies and is faster than conv_rows.c: features would leave lanes empty there, or images
+ * have too few positions for the phases of conv_rows.c; weights must stay in cache between images. */
 static int is_transposed(const hloc_conv_args* c) {
   enum { FEWEST_FEATURES = 8, FEW = HLOC_LANES32, SMALL_IMAGE = 1 << 18, SMALL_WEIGHTS = 1 << 16 };
   if (all_ones(c->base_dilation) || !all_ones(c->stride) || c->window_dilation[2] != 1) return 0;

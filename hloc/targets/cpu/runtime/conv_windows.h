@@ -1,4 +1,4 @@
-/* conv_windows.h: what a window meets of each channel, for conv_depthwise.c and conv_gradient.c. */
+/* conv_windows.h: the elements that a window reads of each channel, for conv_depthwise.c and conv_gradient.c. */
 #ifndef HLOC_CONV_WINDOWS_H
 #define HLOC_CONV_WINDOWS_H
 #include "conv_operands.h"

@@ -1,30 +1,29 @@
-/* conv_winograd.c: windows of 3x3 over neighbouring positions, by 16 multiplications for every 2x2 positions instead of
- * 36: Winograd's filtering (A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, 2015,
- * arXiv:1509.09308, section 4.1).
+/* conv_winograd.c: windows of 3x3 by Winograd's algorithm, with 16 multiplications for every 2x2 positions instead of
+ * 36 (A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, 2015, arXiv:1509.09308, section 4.1).
  *
- * In: a plan of one group, strides and dilations of one, features of x and of y by the 16 (goes_by_blocks in
- * hloc/targets/cpu/scratch/winograd.py). A block is 2x2 positions of y and the 4x4 places of x that their windows meet.
- * Along one dimension, d are its places, g the taps of the window, y the positions:
+ * In: a plan of one group, strides and dilations of one, features of x and of y multiples of 16 (goes_by_blocks in
+ * hloc/targets/cpu/scratch/winograd.py). A block is 2x2 positions of y and the 4x4 positions of x that their windows
+ * read. Along one dimension, d are the positions of x, g the taps of the window, y the positions of y:
  *
  *     image(d)  = d0 - d2, d1 + d2, d2 - d1, d1 - d3
  *     filter(g) = g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2
- *     m         = sums over x's features of image * filter: 16 products of matrices, of all blocks by y's features
+ *     m         = sums over x's features of image * filter: 16 matmuls, of all blocks by y's features
  *     y         = m0 + m1 + m2, m1 - m2 - m3
  *
- * Sums are shorter than a window's, and errors a half to a quarter of those of direct sums. A place reaches only the
- * positions whose windows meet it: NaN flows as there. Infinities, or what overflows, leave sums that are not finite;
- * these are computed anew, directly.
+ * Sums are shorter than a window's, and errors are a half to a quarter of those of direct sums. A position of x affects
+ * only the positions whose windows read it: NaN propagates as in direct sums. Infinities and overflow give non-finite
+ * sums; these are recomputed directly.
  *
- *   many blocks   filters are transformed once; a task has some blocks, transforms them once, and meets all panels of
- *                 y's features (run_image_blocks)
- *   few           a task has some panels, and transforms all blocks and its filters by the chunk of x's features: what
- *                 other threads have written would come slower (run_filter_panels)
+ *   many blocks   filters are transformed once; a task has some blocks, transforms them once, and multiplies them by
+ *                 all panels of y's features (run_image_blocks)
+ *   few           a task has some panels, and transforms all blocks and its filters in chunks of x's features: reading
+ *                 transforms that other threads have written would be slower (run_filter_panels)
  */
 #include "conv_operands.h"
 
 enum { DEPTH = 64, TAPS = 9, PRODUCTS = 16, MOST_FEATURES = 16384 };
 enum { FEW_BLOCKS = 16 * ROWS, IMAGE_FLOATS = 1 << 17, SUM_FLOATS = 1 << 18 }; /* of a task, in its cache */
-enum { APART = 16 }; /* floats between matrices, so that their elements do not lie in the same sets of a cache */
+enum { APART = 16 }; /* floats between matrices, so that their elements are not in the same sets of a cache */
 enum { FILTER_STEP = DEPTH * COLUMNS + APART, FILTER_FLOATS = PRODUCTS * FILTER_STEP };
 
 static const float no_places[MOST_FEATURES] __attribute__((aligned(64)));
@@ -34,7 +33,7 @@ typedef struct {
   long across, down, blocks;   /* of a row, of an image, of all images */
   long chunks, panels;         /* of x's features, of y's */
   long blocks_at_once, panels_at_once; /* of a task */
-  long tap[TAPS];              /* where each lies in w */
+  long tap[TAPS];              /* offsets in w */
   float* filters;              /* [panel][chunk], each as transform_filters makes it; few blocks: NULL, or packed */
 } winograd_work;
 
@@ -69,7 +68,7 @@ static long panel_columns(const winograd_work* w, long panel) {
     hloc_store_f32(row + 2 * step, v2), hloc_store_f32(row + 3 * step, v3);                                           \
   }
 
-/* Where the 4x4 places of a block lie in x; zeros in the padding. */
+/* The addresses of the 4x4 positions of a block in x; zeros in the padding. */
 static void find_places(const winograd_work* w, long block, const float** places) {
   const hloc_conv_args* c = &w->plan->c;
   const long image = block / (w->across * w->down), inside = block % (w->across * w->down);
@@ -116,11 +115,11 @@ static void transform_images(const winograd_work* w, long first, long count, lon
     hloc_store_f32(row + 2 * FILTER_STEP, v2), hloc_store_f32(row + 3 * FILTER_STEP, v3);                             \
   }
 
-/* to[product * FILTER_STEP] of one feature of x and a vector of y's, whose taps lie at from[tap]. */
+/* to[product * FILTER_STEP] of one feature of x and a vector of y's, whose taps are at from[tap]. */
 static inline void transform_filter(const float* from, const long* tap, float* to) {
   FILTER_COLUMN(0) FILTER_COLUMN(1) FILTER_COLUMN(2) EACH_4(FILTER_ROW)
 }
-/* The same of a vector of x's features, which lie side by side: to[product * FILTER_STEP + feature of x * COLUMNS]. */
+/* The same for a vector of x's features, which are contiguous: to[product * FILTER_STEP + feature of x * COLUMNS]. */
 static void transform_turned(const winograd_work* w, const float* from, float* to) {
   enum { TAP = HLOC_LANES32 * HLOC_LANES32 };
   static const long tap[TAPS] = {0, TAP, 2 * TAP, 3 * TAP, 4 * TAP, 5 * TAP, 6 * TAP, 7 * TAP, 8 * TAP};
@@ -147,16 +146,17 @@ static void transform_filters(const winograd_work* w, long panel, long chunk, fl
 }
 
 /* ---- products */
-typedef struct { const float* from; long step; } filter_lines; /* to be asked for, one for each feature of x */
+typedef struct { const float* from; long step; } filter_lines; /* to be prefetched, one for each feature of x */
 
-/* What the n-th tile of a chunk asks for of the filters that are transformed next: one line of each row of a tap. */
+/* The prefetches of the n-th tile of a chunk, of the filters that are transformed next: one line of each row of a
+ * tap. */
 static filter_lines filter_lines_ahead(const winograd_work* w, const float* next, long n) {
   enum { LINES = COLUMNS / 16, EACH = LINES ? LINES : 1 };
   if (!next || n >= TAPS * LINES || w->plan->c.w_o != 1) return (filter_lines){0};
   return (filter_lines){next + w->tap[n / EACH] + n % EACH * 16, w->plan->c.w_i};
 }
 
-/* sums[product][block][column] (+)= images * filters of a chunk; next: filters that are wanted after these, or NULL. */
+/* sums[product][block][column] (+)= images * filters of a chunk; next: the filters used after these, or NULL. */
 static void multiply(const winograd_work* w, long chunk, const float* images, long blocks, const float* filters,
                      float* sums, const float* next) {
   const long depth = chunk_depth(w, chunk), tap = 0;
@@ -195,14 +195,15 @@ static void multiply(const winograd_work* w, long chunk, const float* images, lo
     odd += y0 * 0.0f, odd += y1 * 0.0f;                                                                               \
   }
 
-/* The sums of a block: to[row of y * row + column of y * COLUMNS + feature]. Gives 0, NaN where they are not finite. */
+/* The sums of a block: to[row of y * row + column of y * COLUMNS + feature]. Returns 0, NaN if they are not finite. */
 static hloc_vf32 transform_sums(const float* sums, long step, float* to, long row) {
   hloc_vf32 odd = {0};
   for (long k = 0; k < COLUMNS; k += HLOC_LANES32) { EACH_4(SUM_COLUMN) SUM_ROW(0) SUM_ROW(1) }
   return odd;
 }
 
-/* The sums of a vector of y's features from the j-th on; where x's lie side by side in w, lanes of that of the j-th. */
+/* The sums of a vector of y's features starting at the j-th; if x's are contiguous in w, the lanes of the j-th's
+ * sum. */
 static hloc_vf32 sum_vector(const winograd_work* w, const float* const* places, const float* weights, long j) {
   const hloc_conv_args* c = &w->plan->c;
   hloc_vf32 sum = {0};
@@ -216,7 +217,7 @@ static hloc_vf32 sum_vector(const winograd_work* w, const float* const* places, 
   }
   return sum;
 }
-/* Whether a window meets NaN: then all sums are. */
+/* Whether a window reads NaN: then all sums are NaN. */
 static int meets_nan(const float* const* places, long features) {
   hloc_vs32 found = {0};
   for (long t = 0; t < TAPS; t++)
@@ -226,7 +227,7 @@ static int meets_nan(const float* const* places, long features) {
     }
   return hloc_sum_s32(found) != 0;
 }
-/* The sums of one position, directly; those that NaN reached are right. */
+/* The sums of one position, directly; NaN sums are already right. */
 static void sum_directly(const winograd_work* w, long image, long o1, long o2, long panel, float* to) {
   const hloc_conv_args* c = &w->plan->c;
   const float *weights = filters_at(w, panel, 0), *places[TAPS];
@@ -248,7 +249,7 @@ static int is_finite(const float* sums) {
   return hloc_sum_f32(odd) == 0.0f;
 }
 
-/* Hands out the sums of neighbouring blocks of a row; made: room for them as rows of y. */
+/* Stores the sums of neighbouring blocks of a row; made: memory for them as rows of y. */
 static void finish_row(const winograd_work* w, long block, long count, long panel, const float* sums, long step,
                        float* made) {
   const hloc_conv_args* c = &w->plan->c;
@@ -335,7 +336,7 @@ static void run_filter_panels(void* const* args, long begin, long end) {
   }
 }
 
-/* Blocks of a task: the most that fit its cache of those that leave no thread longer at work than others. */
+/* Blocks of a task: the largest number that fits the cache among those that balance the threads. */
 static long blocks_of_task(const winograd_work* w) {
   const long threads = hloc_pool_threads(), most = IMAGE_FLOATS / (w->chunks * DEPTH * PRODUCTS);
   long best = ROWS, least = 0;
@@ -345,7 +346,7 @@ static long blocks_of_task(const winograd_work* w) {
   }
   return best;
 }
-/* Panels of a task: as many as fit its cache, or fewer, so that every thread has as many tasks. */
+/* Panels of a task: as many as fit the cache, or fewer, so that threads have equal numbers of tasks. */
 static long panels_of_task(const winograd_work* w) {
   const long threads = hloc_pool_threads(), most = hloc_max(1, SUM_FLOATS / (PRODUCTS * sum_step(w->blocks)));
   const long tasks = (w->panels + most * threads - 1) / (most * threads) * threads;
@@ -374,7 +375,7 @@ int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type) {
   const int few = w.blocks <= FEW_BLOCKS && w.panels >= 2 * hloc_pool_threads(), of_f32 = type == HLOC_CONV_IS_F32;
   const int move_x = (!of_f32 || c->x_c != 1) && !c->pack_to, move_w = !of_f32 || (c->w_o != 1 && c->w_i != 1);
   hloc_conv_arrangement x = arrange_x(c, type, 0), v = arrange_w(c, type);
-  float* packed = c->pack_to ? c->pack_to : (float*)c->w_packed; /* filters, and behind them w where it is moved */
+  float* packed = c->pack_to ? c->pack_to : (float*)c->w_packed; /* filters, followed by w if it is copied */
   const long filter_floats = few || packed ? 0 : w.panels * w.chunks * FILTER_FLOATS;
   const long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w && !packed ? arranged_floats(&v) : 0;
   float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + filter_floats + 1) * sizeof(float));

@@ -1,6 +1,6 @@
-/* cpu_needs.c: see cpu_needs.h. Compiled as the program is: by the macros that -march sets.
+/* cpu_needs.c: see cpu_needs.h. Compiled with the flags of the program: it uses the macros that -march sets.
  *
- * Only of instructions that compilers use by themselves, or this folder does. */
+ * It lists only instruction sets that compilers use by themselves, or that this folder uses. */
 #include "cpu_needs.h"
 
 enum { HLOC_EAX, HLOC_EBX, HLOC_ECX, HLOC_EDX, HLOC_YMM = 0x6, HLOC_ZMM = 0xe6, HLOC_TILES = 0x60000 };
@@ -107,7 +107,7 @@ const hloc_cpu_need hloc_cpu_needs[] = {
 #ifdef __AVX512BF16__
     {"avx512_bf16", 7, 1, HLOC_EAX, 5, HLOC_ZMM},
 #endif
-#ifdef HLOC_AMX /* its registers are asked for where they are used (gemm_amx.h) */
+#ifdef HLOC_AMX /* its registers are requested where they are used (gemm_amx.h) */
     {"amx_bf16", 7, 0, HLOC_EDX, 22, HLOC_TILES},
     {"amx_tile", 7, 0, HLOC_EDX, 24, HLOC_TILES},
     {"amx_int8", 7, 0, HLOC_EDX, 25, HLOC_TILES},

@@ -1,7 +1,7 @@
 /* cpu_needs.h: the instruction sets of x86-64 that a program may use; entry.h compares them with the CPU.
  *
- * hloc_cpu_needs (cpu_needs.c) ends with a row without a name. word: of what CPUID gives; state: bits of XCR0, the
- * registers that the system keeps.
+ * hloc_cpu_needs (cpu_needs.c) ends with a row without a name. word: of the result of CPUID; state: bits of XCR0, the
+ * registers that the system saves.
  */
 #ifndef HLOC_CPU_NEEDS_H
 #define HLOC_CPU_NEEDS_H

@@ -1,9 +1,9 @@
-/* driver.h: what the generated driver function is made of.
+/* driver.h: the macros and functions of the generated driver function.
  *
- * A driver runs a whole program. Memory is reached through `bases`: bases[0] is the arena, then come the entry
- * parameters, the results, the constants and what the first run has made for later ones. A hloc_ref names a place in
- * it; each launch has a row of them in one constant table, so that a program with ten thousand launches stays quick to
- * compile.
+ * A driver runs a whole program. Memory is addressed through `bases`: bases[0] is the arena, followed by the entry
+ * parameters, the results, the constants and the arrays that the first run computes for later ones. A hloc_ref is a
+ * base and an offset. Each launch has a row of them in one constant table, so that a program with ten thousand launches
+ * compiles quickly.
  */
 #pragma once
 #include <stdint.h>
@@ -12,14 +12,14 @@
 
 typedef struct { int32_t base; int64_t offset; } hloc_ref;
 
-/* Called for steps that only Python can do; returns 0, or a number that ends the run. */
+/* Called for steps that Python runs; returns 0, or a code that ends the run. */
 typedef int (*hloc_host_function)(int32_t call, void *const *pointers);
 
-/* From now on the run looks for signals (call.c): it has taken, or will take, some time. */
+/* From now on the run checks for signals (call.c): it has taken, or will take, some time. */
 __attribute__((weak, visibility("hidden"))) void hloc_watch_now(void);
 #define HLOC_WATCH() (hloc_watch_now ? hloc_watch_now() : (void)0)
 
-/* Memory that nothing may touch, where AddressSanitizer looks. */
+/* Memory that must not be accessed, for AddressSanitizer. */
 #if defined(__SANITIZE_ADDRESS__)
 void __asan_poison_memory_region(void const volatile *address, size_t size);
 #define HLOC_POISON(address, size) __asan_poison_memory_region(address, size)
@@ -41,7 +41,7 @@ HLOC_ALWAYS void hloc_resolve(void *const *bases, const hloc_ref *refs, int coun
   for (int i = 0; i < count; i++) pointers[i] = hloc_at(bases, refs[i]);
 }
 
-/* Run one loop kernel over [0, extent), in pieces of `grain` on the pool, or here where one piece is all. */
+/* Run one loop kernel over [0, extent), in pieces of `grain` on the pool, or on this thread if there is one piece. */
 static inline void hloc_launch(hloc_kernel kernel, long extent, long grain, void *const *bases, const hloc_ref *refs,
                                int count) {
   void *pointers[HLOC_MOST_ARGUMENTS];
@@ -53,7 +53,7 @@ static inline void hloc_launch(hloc_kernel kernel, long extent, long grain, void
 /* Run a kernel that is inlined here: [0, extent) on the buffers at these addresses. */
 #define HLOC_RUN(kernel, extent, ...) kernel((void *const[]){__VA_ARGS__}, 0, extent)
 
-/* Kernels that know nothing of each other, each on one thread, `grain` of them at a time. */
+/* Independent kernels, each on one thread, `grain` of them at a time. */
 typedef struct { hloc_kernel kernel; long extent; const hloc_ref *refs; int count; } hloc_job;
 
 static void hloc_run_jobs(void *const *arguments, long begin, long end) {
@@ -70,14 +70,14 @@ static inline void hloc_launch_together(const hloc_job *jobs, long count, long g
 
 typedef void (*hloc_tile)(void *const *buffers);
 
-/* What a routine has for scratch: the sizes that the plan knows, and where; NULL: it takes none. */
+/* The scratch memory of a routine: sizes from the plan, and the address; NULL: none. */
 static inline void hloc_give_room_at(hloc_room *room, const hloc_room *sizes, void *const *bases, hloc_ref ref) {
   *room = *sizes;
   room->at = hloc_at(bases, ref);
   hloc_give_room(room);
 }
 
-/* Run a tile; it splits its own work over the pool. Its scratch memory, where it takes some, is the last of refs. */
+/* Run a tile; it splits its own work over the pool. Its scratch memory, if any, is the last of refs. */
 static __attribute__((noinline, unused)) void hloc_launch_tile(hloc_tile tile, void *const *bases, const hloc_ref *refs,
                                                                int count, const hloc_room *sizes) {
   void *pointers[HLOC_MOST_ARGUMENTS];
@@ -94,7 +94,7 @@ static void hloc_copy_pieces(void *const *arguments, long begin, long end) {
   memcpy((char *)arguments[0] + start, (const char *)arguments[1] + start, stop - start);
 }
 
-/* Copy bytes between two places that do not overlap. */
+/* Copy bytes between two ranges that do not overlap. */
 static inline void hloc_copy(void *const *bases, const hloc_ref *refs, size_t size) {
   void *arguments[3] = {hloc_at(bases, refs[0]), hloc_at(bases, refs[1]), &size};
   if (size < 4 * HLOC_COPY_PIECE) memcpy(arguments[0], arguments[1], size);

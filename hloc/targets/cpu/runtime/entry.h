@@ -1,11 +1,11 @@
 /* entry.h: the functions of a compiled program that C and C++ call, as its own header describes them.
  *
  * In (from hloc/targets/cpu/program/export.py): HLOC_PARAMETERS, HLOC_RESULTS, HLOC_CONSTANTS, how many;
- * HLOC_ARENA_BYTES; HLOC_NAME, the program's; hloc_constants, and hloc_constant_offsets, where each of them lies there.
- * Out: hloc_run, hloc_start, hloc_stop, hloc_error, under the names that the program gives them.
+ * HLOC_ARENA_BYTES; HLOC_NAME, the program's; hloc_constants, and hloc_constant_offsets, their offsets in it.
+ * Out: hloc_run, hloc_start, hloc_stop, hloc_error, under the program's names for them.
  *
- * Nothing here may use an instruction that a CPU may lack before the CPU has been looked at: as a unit of its own this
- * file is compiled for any x86-64; in one file with the program its functions are HLOC_ANY_CPU.
+ * Code here must not use optional instructions before the CPU has been checked: as a separate unit this file is
+ * compiled for any x86-64; in one file with the program its functions are HLOC_ANY_CPU.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -60,13 +60,13 @@ HLOC_ANY_CPU static int hloc_cpus(void) {
   return count > 0 ? count : (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-/* In the child of a fork other threads are gone, with the turn that one of them may have had. */
+/* In the child of a fork other threads do not exist, nor does the lock that one of them may have held. */
 HLOC_ANY_CPU static void hloc_in_child(void) {
   pthread_mutex_init(&hloc_turn, NULL);
   hloc_after_fork();
 }
 
-/* Memory and threads, where they are not there yet; the caller has the turn. */
+/* Allocates memory and starts threads if needed; the caller has the lock. */
 HLOC_ANY_CPU static int hloc_begin(int threads) {
   static int knows_of_forks;
   void *memory;
@@ -101,7 +101,7 @@ HLOC_PUBLIC HLOC_ANY_CPU int hloc_run(const void *const *inputs, void *const *re
   return error;
 }
 
-/* The caller has the turn. */
+/* The caller has the lock. */
 HLOC_ANY_CPU static void hloc_end(void) {
   if (hloc_arena) hloc_pool_stop();
   free(hloc_arena);
@@ -114,8 +114,8 @@ HLOC_PUBLIC HLOC_ANY_CPU void hloc_stop(void) {
   hloc_end();
 }
 
-/* Where the library is unloaded: threads must not outlive their code. At the end of a process that still runs the
- * program in another thread nobody waits for it. */
+/* When the library is unloaded: threads must not outlive their code. At the end of a process that still runs the
+ * program in another thread, there is no wait for it. */
 HLOC_ANY_CPU __attribute__((destructor)) static void hloc_unload(void) {
   if (!pthread_mutex_trylock(&hloc_turn)) hloc_end();
 }

@@ -7,10 +7,10 @@
  *   lengths: HLO's fft_length, outermost first: the size of the transform, of the real side for RFFT and IRFFT
  * Returns 0 when done, 1 when memory is exhausted. `in` and `out` must not overlap.
  *
- * Mixed radix (4, 2, 3, 5 and other small primes) by Stockham's method, large primes by Bluestein's; real lines of even
- * length as complex ones of half the length, of odd length without the half of them that mirrors the other. Lines are
- * transformed in parallel, as many at a time as a vector has lanes; long ones, where there are few, as the columns and
- * then the rows of a matrix of their points, many at a time.
+ * Mixed radix (4, 2, 3, 5 and other small primes) by Stockham's algorithm, large primes by Bluestein's. Real lines of
+ * even length are transformed as complex ones of half the length; of odd length, without the redundant half. Lines are
+ * transformed in parallel, as many at a time as a vector has lanes; a few long ones as the columns and then the rows of
+ * a matrix of their points, many at a time.
  * Example: lengths {8}, batch 2: two transforms of eight points.
  */
 #ifndef HLOC_FFT_H

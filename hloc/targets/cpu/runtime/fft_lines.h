@@ -24,16 +24,16 @@ typedef struct F(plan) {
   long n;
   int factors[64], factor_count;
   POINT* roots;     /* exp(-2 pi i j / n) for j < n */
-  POINT* turns;     /* exp(-pi i j / n) for 2 j <= n, where the line is real and has 2 n points; else NULL */
+  POINT* turns;     /* exp(-pi i j / n) for 2 j <= n, if the line is real and has 2 n points; else NULL */
   /* Bluestein, for lengths with a large prime factor: a convolution of length m with a chirp */
   long m;
   POINT *chirp, *chirp_transform; /* exp(-pi i j^2 / n); the transform of its conjugate, over m */
   void* wide;                     /* the plan for length m */
-  /* Lines that are split: rows x columns points, columns transformed, turned by `between`, then the rows */
+  /* Lines that are split: rows x columns points; columns are transformed, multiplied by `between`, then the rows */
   long rows, columns;
   REAL* between; /* of row r, exp(-2 pi i r c / n) of all columns c: first the real parts */
   const void *of_column, *of_row;
-  struct F(plan)* next;           /* among those kept */
+  struct F(plan)* next;           /* in the list of kept plans */
 } F(plan);
 
 static POINT F(point)(double re, double im) {
@@ -90,8 +90,8 @@ static long F(chirp_length)(long n) {
 #if !HLOC_IS_HERE(HLOC_FFT_PLANS)
 const F(plan)* F(plan_of)(long n, int real, long rows);
 #else
-/* What a plan lies in: one block, of which piece after piece is taken.
- * hloc/targets/cpu/scratch/steps.py knows its size. */
+/* The memory of a plan: one block, from which pieces are allocated in order.
+ * hloc/targets/cpu/scratch/steps.py computes its size. */
 typedef struct { char* at; } F(block);
 
 static size_t F(padded)(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -116,7 +116,7 @@ static void F(fill_roots)(long times, long n, long count, REAL* re, REAL* im, lo
   double fine_re[MOST], fine_im[MOST];
   for (long j = 0; j < chunk; j++) fine_re[j] = cos_turn(times * j, n), fine_im[j] = -sin_turn(times * j, n);
   for (long first = 0; first < count; first += chunk) {
-    if (n > 8 * F(LONGEST_KEPT) && HLOC_STOPS()) return; /* of a plan that is kept all are needed */
+    if (n > 8 * F(LONGEST_KEPT) && HLOC_STOPS()) return; /* a kept plan needs all of them */
     const double a = cos_turn(times * first, n), b = -sin_turn(times * first, n);
     for (long j = 0; j < chunk && first + j < count; j++) {
       re[(first + j) * apart] = (REAL)(a * fine_re[j] - b * fine_im[j]);
@@ -178,9 +178,9 @@ static F(plan)* F(make_plan_in)(void* memory, long n, int real, long rows) {
   return p;
 }
 
-/* Roots take longer than the transform of a few lines: plans are kept until the program is unloaded, but for very long
- * ones, which lie in scratch memory. A list that only grows at its head needs no lock; two threads that make the same
- * plan at once keep both. */
+/* Roots take longer than the transform of a few lines: plans are kept until the program is unloaded, except very long
+ * ones, which are in scratch memory. A list that only grows at its head needs no lock; if two threads make the same
+ * plan at once, both are kept. */
 static _Atomic(F(plan)*) F(kept);
 static _Atomic long F(kept_bytes);
 
@@ -208,7 +208,7 @@ static __attribute__((destructor)) void F(free_kept)(void) {
 
 /* ---- lines: the last dimension first (or last, for IRFFT), then the others in place in `out`.
  * Real lines of even length are transformed as complex ones of half the length (`folded`). */
-/* Where lines lie: each starts at line / inner * outer_step + line % inner, with its points `step` apart. */
+/* The layout of lines: each starts at line / inner * outer_step + line % inner, with its points `step` apart. */
 typedef struct {
   long inner, outer_step, step;
 } F(places);
@@ -220,11 +220,11 @@ typedef struct {
   F(places) from, to;
   const void* in;
   void* out;
-  const REAL* between; /* what results are turned by, of line 0; NULL: nothing */
+  const REAL* between; /* the twiddle factors of the results of line 0; NULL: none */
   int failed;
 } F(lines);
 
-/* Real lines of odd length whose first step takes real numbers: they lie in raw as such, without imaginary parts. */
+/* Real lines of odd length whose first step takes real numbers: in `raw` they have no imaginary parts. */
 static int F(steps_from_reals)(const F(lines)* w) {
   return w->kind == HLOC_RFFT && !w->folded && w->n > 1 && !w->plan->m;
 }
@@ -236,7 +236,7 @@ void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* 
 static long F(start)(const F(places)* p, long line) { return line / p->inner * p->outer_step + line % p->inner; }
 
 /* raw[(2 j + part) * lanes + lane] = point j of line `line + lane`, or back: a vector of points of all lines at a time,
- * so that both sides stay in the nearest cache. `apart`: REALs from line to line where that is the same, else 0. */
+ * so that both sides stay in the L1 cache. `apart`: REALs from line to line if that is constant, else 0. */
 enum { F(POINTS_AT_ONCE) = HLOC_VECTOR_BYTES / sizeof(POINT) };
 static void F(turn_lines)(POINT* const* lines, long apart, long step, long count, long width, long lanes, REAL* raw,
                           int back) {
@@ -256,7 +256,7 @@ static void F(turn_lines)(POINT* const* lines, long apart, long step, long count
     }
   }
 }
-/* As many points as there are lanes, next to each other: apart into raw[lane], raw[lanes + lane], and back. */
+/* As many contiguous points as there are lanes: split into raw[lane], raw[lanes + lane], and back. */
 static void F(part_points)(const POINT* from, REAL* raw, long lanes) {
   BITS a, b;
   memcpy(&a, from, sizeof a), memcpy(&b, from + F(POINTS_AT_ONCE), sizeof b);
@@ -276,7 +276,7 @@ static void F(move_complex)(const F(places)* p, long n, long line, long width, l
                             int back) {
   POINT* lines[F(FFT_LANES)];
   for (long l = 0; l < width; l++) lines[l] = base + F(start)(p, line + l);
-  if (width == 1 || line % p->inner + width > p->inner) { /* not side by side, point by point */
+  if (width == 1 || line % p->inner + width > p->inner) { /* not contiguous, point by point */
     F(turn_lines)(lines, p->inner == 1 ? 2 * p->outer_step : 0, p->step, n, width, lanes, raw, back);
     return;
   }
@@ -289,7 +289,7 @@ static void F(move_complex)(const F(places)* p, long n, long line, long width, l
     else for (long l = 0; l < width; l++) raw[l] = next[l].re, raw[l + lanes] = next[l].im;
   }
 }
-/* The points of real lines, two by two; or of their spectra. `stride` points from line to line. */
+/* The points of real lines, in pairs; or of their spectra. `stride` points from line to line. */
 static void F(move_folded)(long line, long width, long lanes, POINT* base, long stride, long count, REAL* raw,
                            int back) {
   POINT* lines[F(FFT_LANES)];
@@ -332,7 +332,7 @@ HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long
 #endif
 
 #if HLOC_IS_HERE(HLOC_FFT_LINES)
-/* `width` lines, one per lane, of `lanes` that there are; PREFIX: many, or one. */
+/* `width` lines, one per lane, of `lanes` lanes; PREFIX: many, or one. */
 #define HLOC_RUN_LINES(PREFIX, width, lanes)                                                                          \
   {                                                                                                                   \
     const int inverse = w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT;                                                \
@@ -346,7 +346,7 @@ HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long
     if (w->folded && !inverse) F(PREFIX##_halves_to_line)(w->plan, data);                                             \
     F(write_lines)(w, line, width, lanes, memory);                                                                    \
   }
-static int F(fit_lanes)(long n) { /* whether many lines at a time do */
+static int F(fit_lanes)(long n) { /* whether many lines at a time fit the cache */
   const long points = F(without_small_factors)(n) == 1 ? n : 2 * F(chirp_length)(n);
   return points * (long)sizeof(POINT) <= F(LONGEST_IN_LANES);
 }
@@ -370,8 +370,8 @@ static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks
 }
 #undef HLOC_RUN_LINES
 
-/* Into how many rows long lines are split, as even as can be, where there are too few of them for the lanes or they are
- * too long to be transformed side by side; 0: not at all. */
+/* The number of rows into which long lines are split, as close to a square as possible, if there are too few lines for
+ * the lanes or they are too long to be transformed in lanes; 0: not split. */
 static long F(rows_of)(long n, long lines) {
   if (lines >= F(FFT_LANES) && F(fit_lanes)(n)) return 0;
   long rows = (long)sqrt((double)n);
@@ -383,7 +383,7 @@ static int F(run_blocks)(F(lines)* w) {
   hloc_parallel(F(run_lines), (void* const*)w, blocks, grain);
   return w->failed;
 }
-/* One line from `in` to `out` by way of `middle`, of n points each: n = rows * columns. */
+/* One line from `in` to `out` through `middle`, of n points each: n = rows * columns. */
 static int F(run_split)(const F(plan)* p, int kind, const POINT* in, POINT* middle, POINT* out) {
   const F(places) down = {p->columns, p->n, p->columns}, along = {1, p->columns, 1}, turned = {p->rows, p->n, p->rows};
   F(lines) columns = {.kind = kind, .n = p->rows, .lines = p->columns, .lanes = F(FFT_LANES), .plan = p->of_column,
@@ -406,7 +406,7 @@ static int F(run_long)(const F(lines)* w, POINT* middle) {
   return 0;
 }
 
-/* `middle`: for as many points as the last dimension has, where that is split; else NULL. */
+/* `middle`: memory for the points of the last dimension, if that is split; else NULL. */
 static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n, long batch, const void* in, void* out,
                             POINT* middle) {
   F(lines) w = {.kind = kind, .n = n, .half = n / 2 + 1, .in = in, .out = out, .lines = batch};
@@ -440,7 +440,7 @@ int F(fft)(int kind, int rank, const long* lengths, long batch, const void* in, 
   }
   if (points <= 0 || lengths[rank - 1] <= 0) return 0;
   const long last = lengths[rank - 1], split = F(middle_points)(kind, last, points / sizes[rank - 1]);
-  const long inner = kind == HLOC_IRFFT && rank > 1 ? points : 0; /* what lies between the dimensions */
+  const long inner = kind == HLOC_IRFFT && rank > 1 ? points : 0; /* intermediate results between dimensions */
   POINT* memory = inner + split ? hloc_scratch(HLOC_FIRST, (inner + split) * sizeof *memory) : NULL;
   if (inner + split && !memory) return 1;
   POINT* middle = split ? memory + inner : NULL;

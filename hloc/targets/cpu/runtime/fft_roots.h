@@ -1,4 +1,4 @@
-/* fft_roots.h: roots of unity, in f64: cos_turn(j, n) and sin_turn(j, n) of j / n turns, symmetric ones alike.
+/* fft_roots.h: roots of unity, in f64: cos_turn(j, n) and sin_turn(j, n) of j / n turns; symmetric ones are equal.
  *
  * Example: cos_turn(1, 8) == sin_turn(1, 8)
  */

@@ -1,9 +1,9 @@
-/* fft_steps.h: the transform of one line, or of several lines side by side in the lanes of vectors (template;
- * fft_lines.h includes it for both).
+/* fft_steps.h: the transform of one line, or of several lines in the lanes of vectors (template; fft_lines.h includes
+ * it for both).
  *
  * In (macros): S(name) the instance's prefix; R the type of a real number: REAL, or a vector with a lane for each line;
  * F, REAL, POINT and F(plan) of fft_lines.h.
- * S_STEPS, S_ODD: the parts (parts.h) of all that transforms of 2^n points take, and of what others take beside.
+ * S_STEPS, S_ODD: the parts (parts.h) for transforms of 2^n points, and the additional code for others.
  * Out: S(point) {R re, im}; S(transform)(plan, inverse, data, spare) in place; S(halves_to_line), S(line_to_halves)
  * between the spectrum of a real line and that of its points taken as complex numbers, two by two;
  * S(real_spectrum), S(mirror) for real lines of odd length; S(turn_rows).
@@ -48,8 +48,8 @@ static inline S(point) S(scaled)(S(point) a, REAL by) { a.re *= by, a.im *= by; 
 #endif
 
 #if HLOC_IS_HERE(S_STEPS)
-/* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms lie side by side. Point j
- * of them is turned by j / length, p->roots[j * turn], and multiples of that. */
+/* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms are interleaved. The
+ * twiddle factors of point j are p->roots[j * turn], of j / length turns, and its powers. */
 static void S(step4)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / 4, turn = p->n / length;
   for (long j = 0; j < m; j++) {
@@ -123,10 +123,10 @@ HLOC_OF_PARTS void S(step5)(const F(plan)* p, long length, long stride, const S(
     }
   }
 }
-/* Any odd prime r: points k and r - k meet the same cosine, and opposite sines. */
+/* Any odd prime r: points k and r - k have the same cosine, and opposite sines. */
 HLOC_OF_PARTS void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / r, half = r / 2, step = p->n / length;
-  POINT unit[31], root[31]; /* exp(-2 pi i k / r); what result k is turned by */
+  POINT unit[31], root[31]; /* exp(-2 pi i k / r); the twiddle factor of result k */
   S(point) sum[15], difference[15];
   for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->n / r)];
   for (long j = 0; j < m; j++) {
@@ -154,7 +154,7 @@ HLOC_OF_PARTS void S(step_odd)(const F(plan)* p, int r, long length, long stride
 #endif
 
 #if HLOC_IS_HERE(S_STEPS)
-/* All steps but those of the last factors, of which `done` are: x and y in turn. Where the results lie. */
+/* All steps except the `done` ones of the last factors, alternating between x and y. Returns the results' array. */
 HLOC_OF_PARTS S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y) {
   for (int f = 0; f < p->factor_count - done; f++) {
     int r = p->factors[f];
@@ -177,7 +177,7 @@ HLOC_OF_PARTS void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare
 #endif
 
 #if HLOC_IS_HERE(S_ODD)
-/* The first step of a line of real numbers, of odd radix r: result r - t is the conjugate of result t, and left out. */
+/* The first step of a line of real numbers, of odd radix r: result r - t is the conjugate of result t, and omitted. */
 static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
   const long m = p->n / r, half = r / 2;
   R sum[15], difference[15], zero;
@@ -199,8 +199,8 @@ static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
     }
   }
 }
-/* data: n real numbers, n odd and not 1  ->  the first half of their spectrum: that of the results of the first step
- * that are there, the others mirrored. */
+/* data: n real numbers, n odd and not 1  ->  the first half of their spectrum: from the computed results of the first
+ * step; the others are mirrored. */
 HLOC_OF_PARTS void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) {
   const int r = p->factors[p->factor_count - 1];
   const long m = p->n / r, kept = r / 2 + 1;
@@ -212,7 +212,7 @@ HLOC_OF_PARTS void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* 
   }
   if (to != data) memcpy(data, to, (p->n / 2 + 1) * sizeof *data);
 }
-/* The forward transform in place, by Bluestein's method; spare: F(spare_points)(p) points. */
+/* The forward transform in place, by Bluestein's algorithm; spare: F(spare_points)(p) points. */
 HLOC_OF_PARTS void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point)* spare) {
   S(point)* wide = spare;
   for (long j = 0; j < p->n; j++) wide[j] = S(times)(data[j], p->chirp[j]);
@@ -241,7 +241,7 @@ HLOC_OF_PARTS void S(transform)(const F(plan)* p, int inverse, S(point)* data, S
   if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(S(scaled)(data[j], scale));
 }
 
-/* data[k] times table[2 k columns] + i table[(2 k + 1) columns], and what follows it for the other lanes. */
+/* data[k] times table[2 k columns] + i table[(2 k + 1) columns], and the following elements for the other lanes. */
 HLOC_OF_PARTS void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse) {
   for (long k = 0; k < n; k++, table += 2 * columns) {
     S(point) a = data[k], w;
@@ -265,7 +265,7 @@ HLOC_OF_PARTS void S(halves_to_line)(const F(plan)* p, S(point)* data) {
     data[n - k] = S(conjugate)(S(minus)(even, turned));
   }
 }
-/* The way back, in place or to other memory. The imaginary parts of the ends do not count. */
+/* The inverse, in place or to other memory. The imaginary parts of the first and last points are ignored. */
 HLOC_OF_PARTS void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data) {
   const long n = p->n;
   S(point) first = from[0], last = from[n];

@@ -1,12 +1,12 @@
-/* gemm.h: batched matrix products C[b] = A[b] B[b] with fused epilogues.
+/* gemm.h: batched matmuls C[b] = A[b] B[b] with fused epilogues.
  *
  * Entry points (gemm_<t>.c and generic.c make one per set of element types; sizes and strides are arguments, so a
  * module with fifty products shares them):
  *   int hloc_gemm_f32 (const hloc_gemm_args*)   f32 x f32, sums in f32
  *   int hloc_gemm_f64 (const hloc_gemm_args*)   f64 x f64, sums in f64
- *   int hloc_gemm_bf16(const hloc_gemm_args*)   bf16 x bf16, sums in f32 (vdpbf16ps where the machine has it)
+ *   int hloc_gemm_bf16(const hloc_gemm_args*)   bf16 x bf16, sums in f32 (vdpbf16ps if the CPU has it)
  *   int hloc_gemm_f16 (const hloc_gemm_args*)   f16 x f16, sums in f32
- *   int hloc_gemm_s8  (const hloc_gemm_args*)   s8 x s8, sums in s32 (VNNI where the machine has it)
+ *   int hloc_gemm_s8  (const hloc_gemm_args*)   s8 x s8, sums in s32 (VNNI if the CPU has it)
  *   int hloc_gemm_s16 (const hloc_gemm_args*)   s16 x s16, sums in s32, which wrap (likewise)
  *   int hloc_gemm_s32 (const hloc_gemm_args*)   s32 x s32, sums in s32, which wrap: for u32, too
  *   int hloc_gemm_s64 (const hloc_gemm_args*)   s64 x s64, likewise: for u64, too
@@ -21,20 +21,20 @@
  * and the same for B[b, k, j] (b_row goes with k, b_column with j) and C[b, i, j]. Fast when one of the strides of
  * each operand is 1. C must not overlap A or B.
  *
- * Epilogue (optional): instead of being stored to C, every finished tile of sums is handed to
+ * Epilogue (optional): instead of being stored to C, every finished tile of sums is passed to
  *     epilogue(epilogue_args, b, row, column, rows, columns, tile, tile_stride)
  * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of the type
- * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns (half of that where sums have 64 bits), or
- * what is left of one, or a whole block. The epilogue stores wherever it likes; each element is passed once.
- * epilogue_arrays: how many arrays as large as C it reads and writes, as far as the caller knows; for many, blocks of C
- * are whole rows.
- * b_packed: panels of B as a call with pack_to has written them, for a B that many calls share; else NULL. A call with
- * pack_to has the same arguments and computes nothing; A, C and the epilogue's arguments may be anything. With few
- * columns it is A that is packed: C^T = B^T A^T is computed. hloc/targets/cpu/scratch/packing.py knows for which
- * products this is, and how many bytes. Results are the same, bit for bit.
+ * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns (half of that for sums of 64 bits), or
+ * a part of one, or a whole block. The epilogue stores anywhere; each element is passed once.
+ * epilogue_arrays: the number of arrays as large as C that it reads and writes, as far as the caller knows; for many,
+ * blocks of C are whole rows.
+ * b_packed: panels of B as written by a call with pack_to, for a B that many calls share; else NULL. A call with
+ * pack_to has the same arguments and computes no sums; A, C and the epilogue's arguments are not used. With few columns
+ * A is packed instead: C^T = B^T A^T is computed. hloc/targets/cpu/scratch/packing.py decides which products are
+ * packed, and has the numbers of bytes. Results are the same, bit for bit.
  * c_is_narrow: C holds bf16 (hloc_gemm_bf16) or f16 (hloc_gemm_f16) instead of f32; ignored with an epilogue.
  *
- * All entry points return 0 when done and 1 when scratch memory could not be had (C is then incomplete).
+ * All entry points return 0 when done and 1 if there is no scratch memory (C is then incomplete).
  *
  * Example: y = relu(x w + bias), x f32[m,k], w f32[k,n]:
  *   hloc_gemm_args args = {.batches = 1, .inner_batches = 1, .m = m, .n = n, .k = k, .a = x, .a_row = k, .a_column = 1,

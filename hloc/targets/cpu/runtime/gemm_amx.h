@@ -1,13 +1,13 @@
-/* gemm_amx.h: the register tile of a matrix product by AMX, whose registers are tiles: 16 rows of 64 bytes each
- * (template; gemm_tile.h includes it where the machine has AMX and the system lets programs use it: HLOC_AMX).
+/* gemm_amx.h: the register tile of a matmul with AMX, whose registers are tiles: 16 rows of 64 bytes each (template;
+ * gemm_tile.h includes it if the CPU has AMX and the system lets programs use it: HLOC_AMX).
  *
  * In (macros): those of gemm_kernel.h; G_AMX_MULTIPLY, the instruction that adds the products of two tiles of units.
- * Out: G(amx_tile), in place of tables of kernels; G(pack_rows_of_a), and G(row_units), the units from row to row of
- * what it packs; hloc_ask_for_amx(), hloc_shape_amx(rows), hloc_release_amx().
+ * Out: G(amx_tile), instead of tables of kernels; G(pack_rows_of_a), and G(row_units), the row stride of its result in
+ * units; hloc_ask_for_amx(), hloc_shape_amx(rows), hloc_release_amx().
  *
- * A lies row by row: in place, or packed, with each row's rest up to a multiple of DEEP units zero. B is packed as for
- * other kernels: the two halves of its rows are tiles as they are. Where k has a rest, both meet in copies with zeros.
- * An instruction multiplies 16 x 16 x 16 units; one for vectors, 16.
+ * A is stored by rows: in place, or packed, with each row padded with zeros to a multiple of DEEP units. B is packed as
+ * for other kernels: the two halves of its rows are tiles. If k is not a multiple, the rests of both are copied and
+ * padded with zeros. An instruction multiplies 16 x 16 x 16 units; a vector instruction, 16.
  */
 #if !defined(HLOC_GEMM_AMX_H)
 #define HLOC_GEMM_AMX_H
@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 #if !defined(HLOC_XTILEDATA)
-#define HLOC_XTILEDATA 18 /* the number of a CPU feature, in Linux's words */
+#define HLOC_XTILEDATA 18 /* Linux's number of the CPU feature */
 #endif
 enum { HLOC_DEEP = 16 }; /* units of a tile's row; rows of a tile */
 
-/* The system keeps threads' tiles, 8 KiB each, for those processes only that have asked for it. Whether it does for
+/* The system saves threads' tiles, 8 KiB each, only for processes that have requested it. Returns whether it does for
  * this one. */
 HLOC_INLINE int hloc_ask_for_amx(void) {
   enum { UNKNOWN, GRANTED, DENIED, ARCH_REQ_XCOMP_PERM = 0x1023 };
@@ -59,7 +59,7 @@ static long G(row_units)(long k) { return (G(units)(k) + HLOC_DEEP - 1) / HLOC_D
 HLOC_MAY_BE_MISSING void G(pack_rows_of_a)(const ELEMENT* source, long row_stride, long k_stride, long rows, long k,
                                            UNIT* target);
 #else
-/* Rows of A whose elements with one k lie side by side. */
+/* Rows of A whose elements with the same k are contiguous. */
 static void G(pack_across)(const ELEMENT* source, long k_stride, long k, UNIT* target) {
   UNIT block[HLOC_DEEP * HLOC_DEEP] __attribute__((aligned(64)));
   const long stride = G(row_units)(k);
@@ -98,7 +98,7 @@ HLOC_INLINE void G(amx_step)(const void* a, long a_bytes, const UNIT* b) {
   HLOC_MULTIPLY_TILES(G_AMX_MULTIPLY, 0, 2, 3);
   HLOC_MULTIPLY_TILES(G_AMX_MULTIPLY, 1, 2, 4);
 }
-/* sums[i][j] (+)= sum over k units of a[i][k] b[k][j], for as many rows as hloc_shape_amx was told. */
+/* sums[i][j] (+)= sum over k units of a[i][k] b[k][j], for the number of rows set by hloc_shape_amx. */
 static void G(amx_tile)(long rows, long k, const UNIT* a, long a_row, const UNIT* b, SUM* sums, long stride,
                         int accumulate, const char* ahead, long ahead_step) {
   if (accumulate) {
@@ -124,7 +124,7 @@ static void G(amx_tile)(long rows, long k, const UNIT* a, long a_row, const UNIT
   HLOC_STORE_TILE(0, sums, stride * sizeof(SUM));
   HLOC_STORE_TILE(1, sums + LANES, stride * sizeof(SUM));
 }
-/* The same where the system, asked at last, says no: for a program that was compiled elsewhere. */
+/* The same if the system refuses at run time: for a program that was compiled on another machine. */
 static void G(tile_without_amx)(long rows, long k, const UNIT* a, long a_row, const UNIT* b, SUM* sums, long stride,
                                 int accumulate) {
   for (long i = 0; i < rows; i++) {

@@ -1,5 +1,5 @@
-/* gemm_bf16.c: matrix products of bf16, sums in f32: pairs for AMX or vdpbf16ps where the machine has them, else
- * converted to f32 while packing */
+/* gemm_bf16.c: matmuls of bf16, sums in f32: pairs for AMX or vdpbf16ps if the CPU has them, else converted to f32
+ * while packing */
 #include "pairs.h"
 #if defined(HLOC_AMX)
 #define HLOC_TILE_ROWS 16

@@ -1,12 +1,11 @@
-/* gemm_choice.h: which way a product goes, and in which blocks (template; gemm_tile.h includes it).
+/* gemm_choice.h: chooses the algorithm of a matmul and its blocks (template; gemm_tile.h includes it).
  *
- * In: a plan with its arguments, and the macros of gemm_tile.h. Out: G(choose), which fills in the plan and says
- * whether panels of A, or of B, are packed once for all tasks; G(choose_splits), after it: in how many parts sums are
- * added up.
- * hloc/targets/cpu/scratch/products.py knows what is chosen here.
+ * In: a plan with its arguments, and the macros of gemm_tile.h. Out: G(choose), which fills in the plan and decides
+ * whether panels of A, or of B, are packed once for all tasks; G(choose_splits), after it: the number of parts of sums.
+ * hloc/targets/cpu/scratch/products.py makes the same choices.
  */
 
-/* Smaller blocks, until all threads have some: of fewer groups of rows, down to `fewest`, then of fewer columns. */
+/* Makes blocks smaller until all threads have some: fewer groups of rows, down to `fewest`, then fewer columns. */
 static void G(deal_out)(const hloc_gemm_args* g, long m_panels, long fewest, long* m_group, long* n_blocks) {
   const long wanted = 4 * hloc_pool_threads();
   while (g->batches * *n_blocks * ((m_panels + *m_group - 1) / *m_group) < wanted) {
@@ -17,8 +16,8 @@ static void G(deal_out)(const hloc_gemm_args* g, long m_panels, long fewest, lon
   }
 }
 
-/* Whether there are all tables of kernels, and packing, for operands that are read in such ways, as run_tile and find_b
- * ask for them; the same is told before, of a program's products, by targets/cpu/building/product_parts.py. */
+/* Whether the program contains all tables of kernels, and packing, that run_tile and find_b use for operands read like
+ * this; targets/cpu/building/product_parts.py computes the same for a program's products. */
 static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, int halves) {
 #if defined(G_AMX_MULTIPLY)
   (void)b_in_place, (void)halves;
@@ -44,13 +43,12 @@ static int G(can_read)(const hloc_gemm_args* g, int a_in_place, int b_in_place, 
 #endif
 }
 
-enum { G(TWO_TILES) = 16 }; /* rows of two tiles: both read a panel in place in less time than it takes to pack it */
+enum { G(TWO_TILES) = 16 }; /* rows of two tiles: reading a panel in place twice is faster than packing it */
 
-/* One tile has all rows, and meets each line of B once: that its rows are in few sets is no matter. */
+/* One tile has all rows, and reads each line of B once: it does not matter that its rows are in few cache sets. */
 static int G(b_is_met_once)(const hloc_gemm_args* g) { return g->m <= HLOC_TILE_ROWS && G(is_shared)(g); }
 
-/* In place where that is wanted, as far as there are kernels: B rather than A, and half tiles last of all; 0: in no
- * way. */
+/* Reads operands in place as wanted, if there are kernels: B is preferred to A, half tiles come last; 0: no kernels. */
 static int G(read_operands)(G(plan)* plan, int wants_a, int wants_b) {
   for (int without = 0; without < 8; without++) {
     plan->has_halves = HLOC_READS_B && !(without & 1);
@@ -60,7 +58,7 @@ static int G(read_operands)(G(plan)* plan, int wants_a, int wants_b) {
   return 0;
 }
 
-/* Sizes of blocks and how operands are read; 0 where the program holds no kernels for that. */
+/* Sizes of blocks and how operands are read; 0 if the program contains no kernels for that. */
 static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   hloc_gemm_args* g = &plan->g;
   plan->rows = G(smaller)(HLOC_TILE_ROWS, G(even)(g->m));
@@ -76,14 +74,14 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   if (aliases && narrow) plan->rows = G(smaller)(plan->rows, G(ALIASED_ROWS));
   const int aliased = aliases && plan->rows > (narrow ? G(ALIASED_ROWS) : 4);
   int small = work <= 3e6, skinny = g->m <= 4 * HLOC_TILE_ROWS;
-  /* an epilogue over several arrays takes memory's time: it goes along whole rows, one after the other */
+  /* an epilogue over several arrays is memory-bound: it processes whole rows in order */
   int whole_rows = g->epilogue_arrays >= 4 && !small && !skinny && g->n <= 2048 && !plan->exchanged;
   int flat = !small && !skinny && !narrow && g->m <= 32 * HLOC_TILE_ROWS && g->batches == 1 &&
              !whole_rows;
   *share_a = flat;
   *share_b = !flat && g->batches == 1 && !(b_readable && (small || skinny)) && !skinny;
   int streams = skinny && b_lies && (double)g->n * g->k * sizeof(ELEMENT) > 512 << 10;
-  /* several tiles of rows read a panel, or few rows of B lie far apart */
+  /* several tiles of rows read a panel, or few rows of B are far apart */
   const int packs = streams && (g->k <= G(SHORT) ? g->m > 4 : g->m > (G(is_shared)(g) ? G(TWO_TILES) : HLOC_TILE_ROWS));
   const int wants_b = b_readable && !*share_b && !flat && !packs && !g->b_packed && !g->pack_to;
   long most_k = streams ? g->m <= 16 ? 32 : 64 : 256 * GROUP; /* rows of B in few pages; from memory: in few streams */
@@ -95,7 +93,7 @@ static int G(choose)(G(plan)* plan, int* share_a, int* share_b) {
   long n_panels = G(panels)(g->n), n_blocks = whole_rows ? 1 : (g->n + widest - 1) / widest;
   long m_panels = (g->m + plan->rows - 1) / plan->rows, m_group = flat ? m_panels : G(smaller)(m_panels, 8);
   while (whole_rows && m_group > 1 && m_group * plan->rows * g->n * (long)sizeof(SUM) > 256 << 10) m_group--;
-  /* some 10 microseconds: not worth a second thread, that fetches A from the first one's cache */
+  /* some 10 microseconds: not worth a second thread, which would fetch A from the first one's cache */
   if (work * g->batches < (hloc_pool_awake() ? 2e5 : 6e5)) {
     n_blocks = 1, m_group = m_panels;
   } else {

@@ -1,4 +1,4 @@
-/* gemm_common.h: what the files gemm_<type>.c share. Each makes the products of one set of element types by including
+/* gemm_common.h: shared by the files gemm_<type>.c. Each defines the matmuls of one set of element types by including
  * gemm_tile.h once; a program is linked with those that it uses, so that its first build compiles little.
  *
  * A register tile has HLOC_TILE_ROWS rows and two vectors of columns: 28 of AVX-512's 32 registers, 12 of AVX2's 16.
@@ -22,7 +22,7 @@
 #define HLOC_TILE_ROWS 6
 #endif
 #endif
-/* several narrow elements as one unit, wherever they lie in an operand */
+/* several narrow elements as one unit, at any alignment */
 typedef unsigned hloc_unit32 __attribute__((may_alias, aligned(1)));
 #define HLOC_JOIN_(a, b, c) a##b##c
 #define HLOC_JOIN(a, b, c) HLOC_JOIN_(a, b, c)

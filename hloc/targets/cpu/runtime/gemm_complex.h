@@ -1,26 +1,26 @@
-/* gemm_complex.h: products of complex matrices by those of real ones (template; complex_c64.c and complex_c128.c).
+/* gemm_complex.h: matmuls of complex numbers by those of real ones (template; complex_c64.c and complex_c128.c).
  *
- * In (macros): Z(name) the instance's prefix; COMPLEX, REAL; ENTRY and REAL_ENTRY, as gemm.h says; VECTOR, LANES,
+ * In (macros): Z(name) the instance's prefix; COMPLEX, REAL; ENTRY and REAL_ENTRY, as in gemm.h; VECTOR, LANES,
  * Z(load), Z(store) and Z(swapped) of vector.h.
  * Out: ENTRY.
  *
- * One operand is kept: read as it lies, every number as two real ones side by side. It is the larger one, as a rule, if
- * one of its strides is 1. Of the other a copy is made that meets it:
- *   along    the kept operand's numbers lie along k: it has 2 k real columns. c + d i of the other operand becomes two
+ * One operand is kept: read in place, every number as two contiguous real ones. As a rule it is the larger one, if one
+ * of its strides is 1. The other operand is copied:
+ *   along    the kept operand is contiguous along k: it has 2 k real columns. c + d i of the other operand becomes two
  *            rows (c d) and (-d c), of twice its columns. The sums are complex numbers.
- *   across   they lie along its rows or columns. The other operand is split: a row of real parts, a row of imaginary
- *            ones. Sums of two rows and two columns are the products of parts that a complex one consists of.
- * Where neither has a stride of 1, the larger operand is brought into order first. The tiles of real sums that come out
- * are put together in finish(), and turned where the operands have changed sides.
+ *   across   the kept operand is contiguous along its rows or columns. The other operand is split: a row of real parts,
+ *            a row of imaginary ones. Sums of two rows and two columns are the four partial products of a complex one.
+ * If neither has a stride of 1, the larger operand is copied first. The tiles of real sums are combined in finish(),
+ * and transposed if the operands were exchanged.
  *
- * hloc/targets/cpu/tiles/complex_products.py knows which product of real matrices this is, and what it takes.
+ * hloc/targets/cpu/tiles/complex_products.py computes which real product this is, and the memory that it needs.
  */
 #include "base.h"
 #include "gemm.h"
 #include "pool.h"
 #include "vector.h"
 
-/* LARGER: times that an operand is larger than the other, and rather kept, though it lies along k. */
+/* LARGER: an operand that is this many times larger than the other is kept even if it is contiguous along k. */
 enum { Z(PIECE) = 32, Z(GRAIN) = 16384, Z(LARGER) = 4 };
 
 /* An operand: `count` rows, or columns, of k numbers; strides along either, and of batches. */
@@ -28,8 +28,8 @@ typedef struct { const COMPLEX* at; long count, k, outer, inner, free, depth; } 
 typedef struct {
   hloc_gemm_args g;
   Z(operand) kept, other;
-  int keeps_b, along, turned; /* turned: the copy has k side by side */
-  long inner_batches, pieces; /* that a row is copied in: a task each */
+  int keeps_b, along, turned; /* turned: the copy is contiguous along k */
+  long inner_batches, pieces; /* of a row that is copied: a task each */
   REAL* copy;
   COMPLEX* ordered;
 } Z(product);
@@ -47,7 +47,7 @@ static Z(span) Z(span_of)(const Z(product)* p, long task, long k) {
   return (Z(span)){task / p->pieces, begin, begin + Z(GRAIN) < k ? begin + Z(GRAIN) : k};
 }
 
-/* Of a row of the other operand: what meets the kept one along k. */
+/* A row of the other operand, for a kept one that is contiguous along k. */
 static void Z(copy_along)(void* const* args, long begin, long end) {
   const Z(product)* p = (const Z(product)*)args;
   const long n = p->other.count, k = p->other.k, step = p->other.depth;
@@ -68,7 +68,7 @@ static void Z(copy_along)(void* const* args, long begin, long end) {
       }
   }
 }
-/* The same where rows lie side by side in memory: by k. */
+/* The same if rows are interleaved in memory: by k. */
 static void Z(copy_columns)(void* const* args, long begin, long end) {
   const Z(product)* p = (const Z(product)*)args;
   const long n = p->other.count, k = p->other.k;
@@ -106,7 +106,7 @@ static COMPLEX* Z(result)(const Z(product)* p, long batch) {
   const hloc_gemm_args* g = &p->g;
   return (COMPLEX*)g->c + batch / g->inner_batches * g->c_outer + batch % g->inner_batches * g->c_inner;
 }
-/* rows x columns numbers of C, `piece` with so many in a row. */
+/* Stores rows x columns numbers of C from `piece`, which has as many in a row. */
 static void Z(put)(const Z(product)* p, long batch, long row, long column, long rows, long columns,
                    const COMPLEX* piece, long stride) {
   const hloc_gemm_args* g = &p->g;
@@ -121,7 +121,7 @@ static void Z(put)(const Z(product)* p, long batch, long row, long column, long 
   }
 }
 
-/* So many numbers of which two rows of sums are the products of parts. */
+/* The numbers whose partial products are two rows of sums. */
 static void Z(join)(const REAL* sums, long stride, long count, COMPLEX* out) {
   static const REAL signs[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
   const REAL* next = sums + stride;
@@ -131,13 +131,13 @@ static void Z(join)(const REAL* sums, long stride, long count, COMPLEX* out) {
     Z(store)(out + j, Z(load)(sums + 2 * j) + sign * Z(swapped)(Z(load)(next + 2 * j)));
   for (; j < count; j++) out[j] = (COMPLEX){sums[2 * j] - next[2 * j + 1], sums[2 * j + 1] + next[2 * j]};
 }
-/* The number whose sums begin at `sums`. */
+/* The number whose partial products begin at `sums`. */
 static inline COMPLEX Z(joined)(const REAL* sums, long stride, int along) {
   if (along) return (COMPLEX){sums[0], sums[1]};
   return (COMPLEX){sums[0] - sums[stride + 1], sums[1] + sums[stride]};
 }
 
-/* A tile of real sums: its rows and columns are those of C, or the other way round. */
+/* A tile of real sums: its rows and columns are those of C, or of its transpose. */
 static void Z(finish)(void* const* args, long batch, long row, long column, long rows, long columns, const void* tile,
                       long stride) {
   const Z(product)* p = (const Z(product)*)args;

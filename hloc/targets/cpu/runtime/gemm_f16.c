@@ -1,4 +1,4 @@
-/* gemm_f16.c: matrix products of f16: converted to f32 while packing, sums in f32 */
+/* gemm_f16.c: matmuls of f16: converted to f32 while packing, sums in f32 */
 #include "vector.h"
 #include "half_rows.h"
 #include "gemm_common.h"
@@ -14,8 +14,8 @@ static void store_f16(const hloc_gemm_args* g, long at, long rows, long columns,
     hloc_narrow_here_f16(tile + i * stride, (hloc_f16*)g->c + at + i * g->c_row, columns);
 }
 
-/* One vector of sums from narrow elements. By the compiler's own names: immintrin.h takes longer to read than the rest
- * to compile. */
+/* One vector of sums from narrow elements. Uses the compiler's builtins: parsing immintrin.h takes longer than
+ * compiling the rest. */
 typedef short hloc_f16_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
 #if defined(__has_builtin) && HLOC_VECTOR_BYTES == 64
 #if __has_builtin(__builtin_ia32_vcvtph2ps512_mask)

@@ -1,4 +1,4 @@
-/* gemm_f32.c: matrix products of f32 (see gemm.h). */
+/* gemm_f32.c: matmuls of f32 (see gemm.h). */
 #include "gemm_common.h"
 
 HLOC_DEFINE_STORE(store_f32, float, float, HLOC_SAME)

@@ -1,4 +1,4 @@
-/* gemm_f64.c: matrix products of f64 (see gemm.h). */
+/* gemm_f64.c: matmuls of f64 (see gemm.h). */
 #include "gemm_common.h"
 
 HLOC_DEFINE_STORE(store_f64, double, double, HLOC_SAME)

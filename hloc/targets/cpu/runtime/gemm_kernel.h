@@ -1,22 +1,21 @@
-/* gemm_kernel.h: the register tile of a matrix product, and packing its panels (template; gemm_tile.h includes it).
+/* gemm_kernel.h: the register tile of a matmul, and packing of panels (template; gemm_tile.h includes it).
  *
- * In (macros): G(name) the instance's prefix; ELEMENT the operands' type in memory; UNIT what one lane multiplies: one
+ * In (macros): G(name) the instance's prefix; ELEMENT the operands' type in memory; UNIT the operand of one lane: one
  * element, or GROUP consecutive k packed in 32 bits (two bf16, four s8); SUM, VECTOR, LANES the sums' type and vector;
  * G(load) loads a vector of units, G(splat) spreads one unit, G(multiply_add)(sum, a, b); G(unit)(p, stride, count)
  * makes a unit from `count` <= GROUP elements, and where GROUP > 1 G(interleaved)(p, stride) LANES whole ones;
  * UNIT_IS_MEMORY: the bytes of GROUP consecutive elements are the unit.
  * Out: tables of kernels, by rows / 2 - 1: G(kernels), for packed A and B; G(kernels_a), for A in place; where
- * HLOC_READS_B (units are elements as they lie in memory) G(kernels_b) and G(kernels_ab), for B and for both in place,
+ * HLOC_READS_B (units are elements in memory) G(kernels_b) and G(kernels_ab), for B and for both in place,
  * G(kernels_half) and G(kernels_half_a), which read the first vector of each b_k units of B, packed or not; G(pack).
  *
- * Parts (parts.h), which compile side by side: MAIN, which plans, BLOCKS, which the threads run, STORING, TURNING for
- * tiles of exchanged products, JOINING for sums that tasks share, PACKING of lines, PACKING_ROWS of those that lie side
- * by side, PACKING_A for AMX, one for each table of KERNELS, THIN and one for each number of rows of thin products. A
- * program need not hold those that its products cannot ask for (targets/cpu/building/product_parts.py): none is chosen
- * unless it is there.
+ * Parts (parts.h), which compile in parallel: MAIN, which plans; BLOCKS, which the threads run; STORING; TURNING for
+ * tiles of exchanged products; JOINING for sums that tasks share; PACKING of lines, PACKING_ROWS of interleaved lines,
+ * PACKING_A for AMX; one for each table of KERNELS; THIN and one for each number of rows of thin products. A program
+ * may omit parts that its products do not use (targets/cpu/building/product_parts.py): an absent part is never chosen.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
- * TILE_COLUMNS units. Rests are filled with zeros.
+ * TILE_COLUMNS units. Both are padded with zeros.
  */
 
 #include "parts.h"
@@ -35,7 +34,7 @@
 #define HLOC_JOINING 12
 #define HLOC_STORING 13
 #define HLOC_PACKING_A 14
-#define HLOC_THIN 15 /* and what follows: gemm_thin.h */
+#define HLOC_THIN 15 /* and the following numbers: gemm_thin.h */
 #define HLOC_THIN_DOTS_1 16
 #define HLOC_THIN_DOTS_2 17
 #define HLOC_THIN_DOTS_3 18
@@ -54,8 +53,9 @@ enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8, G(LONG_REST) = 4 };
 
 #if !defined(G_AMX_MULTIPLY) /* gemm_amx.h has no tables */
 /* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
- * k a kernel with B packed asks for two lines at `ahead`, which moves by ahead_step bytes: what will be packed next. */
-/* a_row: from row to row of A in place; else from one k to the next, of packed A or of one in place across k. */
+ * k a kernel with packed B prefetches two lines at `ahead`, which advances by ahead_step bytes: they are packed
+ * next. */
+/* a_row: row stride of A in place; else the stride along k, of packed A or of one in place across k. */
 typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long b_k, const SUM* start, SUM* sums,
                           long stride, int accumulate, const char* ahead, long ahead_step);
 
@@ -110,7 +110,7 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
     HLOC_EACH_##ROWS(HLOC_STORE_HALF)                                                                                 \
   }
 
-/* Of B in place: lines of later rows, and where a row's vectors are lines those of the panel that comes next. */
+/* Prefetches of B in place: lines of later rows, and, if vectors are whole lines, those of the next panel. */
 #if HLOC_VECTOR_BYTES == 64
 #define NEXT_PANEL __builtin_prefetch(b + 2 * LANES, 0, 2); __builtin_prefetch(b + 3 * LANES, 0, 2);
 #else
@@ -215,14 +215,14 @@ HLOC_MAY_BE_MISSING void G(pack_lines)(const ELEMENT* source, long line_stride, 
 HLOC_MAY_BE_MISSING void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width,
                                       UNIT* target);
 #endif
-/* Of lines that lie side by side (line stride 1), rows along them are copied whole. */
+/* Of interleaved lines (line stride 1), rows along them are copied whole. */
 #define HLOC_HAS_PACK(line_stride, k_stride)                                                                          \
   ((line_stride) == 1 && (k_stride) != 1 ? HLOC_HAS(G(pack_rows)) : HLOC_HAS(G(pack_lines)))
 static inline __attribute__((unused)) void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines,
                                                    long k, long width, UNIT* target);
 
 #if HLOC_IS_HERE(HLOC_PACKING) || HLOC_IS_HERE(HLOC_PACKING_ROWS) || HLOC_IS_HERE(HLOC_PACKING_A)
-/* LANES units that lie side by side, as 32-bit words; their GROUP elements are k_stride apart. */
+/* LANES contiguous units, as 32-bit words; their GROUP elements are k_stride apart. */
 HLOC_INLINE hloc_vu32 G(units_of_row)(const ELEMENT* from, long k_stride) {
 #if GROUP == 1
   (void)k_stride;
@@ -240,7 +240,7 @@ HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* targ
   else hloc_transpose_32(source, source_stride, target, target_stride);
 }
 
-/* A strip of `lines` lines that each run along k, interleaved: target[p * width + line]. Lines beyond are zero. */
+/* A strip of `lines` lines along k, interleaved: target[p * width + line]. Missing lines are zero. */
 HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
                                  UNIT* target) {
   const long units = (k + GROUP - 1) / GROUP, whole = k / GROUP / SQUARE * SQUARE;
@@ -301,8 +301,9 @@ HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k
 #endif
 
 #if HLOC_IS_HERE(HLOC_PACKING_ROWS)
-/* Rows along the lines, copied by vectors that may read some of the next row; returns how many: the last ones are left.
- * What is written beyond a row is written again with the next one, or is the half of a panel that is not read. */
+/* Copies rows along the lines by vectors that may read some of the next row; returns the number of copied rows: the
+ * last ones remain. Elements written beyond a row are overwritten by the next one, or are in the half of a panel
+ * that is not read. */
 static long G(pack_vectors)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
   static const unsigned char kept[2 * HLOC_VECTOR_BYTES] = {[0 ... HLOC_VECTOR_BYTES - 1] = 255};
   const long last = (lines - 1) / LANES * LANES, left = last + LANES - lines;

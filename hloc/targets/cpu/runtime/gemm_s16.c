@@ -1,5 +1,5 @@
-/* gemm_s16.c: matrix products of s16, sums in s32, which wrap: what is kept of them in 16 bits is right for u16, too.
- * Pairs where the machine multiplies those, else converted to s32 while packing. */
+/* gemm_s16.c: matmuls of s16, sums in s32, which wrap: their low 16 bits are right for u16, too. Uses pairs if the CPU
+ * multiplies those, else operands are converted to s32 while packing. */
 #include "vector.h"
 #if (defined(__AVX512BW__) && HLOC_VECTOR_BYTES == 64) || (defined(__AVX2__) && HLOC_VECTOR_BYTES == 32)
 #define HLOC_HAS_SHORT_PAIRS
@@ -16,7 +16,7 @@ typedef short hloc_short_pairs __attribute__((vector_size(32)));
 #endif
 #endif
 #endif
-#if !defined(HLOC_MULTIPLY_SHORTS) /* a long header, read where it is needed */
+#if !defined(HLOC_MULTIPLY_SHORTS) /* a long header, included only if needed */
 #include <immintrin.h>
 #if HLOC_VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
 #define HLOC_MULTIPLY_SHORTS(sum, a, b) _mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))

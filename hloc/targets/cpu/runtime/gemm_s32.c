@@ -1,4 +1,4 @@
-/* gemm_s32.c: matrix products of s32, and of u32, whose sums have the same bits (see gemm.h): they wrap. */
+/* gemm_s32.c: matmuls of s32, and of u32, whose sums have the same bits (see gemm.h): they wrap. */
 #include "gemm_common.h"
 
 HLOC_DEFINE_STORE(store_u32, unsigned, unsigned, HLOC_SAME)

@@ -1,4 +1,4 @@
-/* gemm_s64.c: matrix products of s64, and of u64, whose sums have the same bits (see gemm.h): they wrap. */
+/* gemm_s64.c: matmuls of s64, and of u64, whose sums have the same bits (see gemm.h): they wrap. */
 #include "gemm_common.h"
 
 HLOC_DEFINE_STORE(store_u64, hloc_u64, hloc_u64, HLOC_SAME)

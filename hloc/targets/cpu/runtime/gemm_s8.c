@@ -1,6 +1,6 @@
-/* gemm_s8.c: matrix products of s8, by AMX where the machine has it. VNNI multiplies unsigned by signed bytes, so A
- * gets 128 added (its sign bit turned) and every sum has 128 times the sum of its column of B taken off. Without VNNI:
- * units are s32. */
+/* gemm_s8.c: matmuls of s8, with AMX if the CPU has it. VNNI multiplies unsigned by signed bytes, so 128 is added to A
+ * (its sign bit is flipped), and 128 times the sum of its column of B is subtracted from every sum. Without VNNI units
+ * are s32. */
 #include "vector.h"
 #if defined(__AVX512VNNI__) && HLOC_VECTOR_BYTES == 64
 #if defined(__has_builtin)
@@ -8,7 +8,7 @@
 #define HLOC_MULTIPLY_BYTES(sum, a, b) __builtin_ia32_vpdpbusd_v16si(sum, a, b)
 #endif
 #endif
-#if !defined(HLOC_MULTIPLY_BYTES) /* a long header, read where it is needed */
+#if !defined(HLOC_MULTIPLY_BYTES) /* a long header, included only if needed */
 #include <immintrin.h>
 #define HLOC_MULTIPLY_BYTES(sum, a, b) _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
 #endif
@@ -21,8 +21,8 @@
 
 HLOC_DEFINE_STORE(store_s32, int, int, HLOC_SAME)
 
-/* One vector of sums from narrow elements: by the CPU's instruction, else over 16 bits, as compilers take each element
- * on its own on the way to four times the size. */
+/* One vector of sums from narrow elements: by the CPU's instruction, else through 16 bits, as compilers do not
+ * vectorize a conversion to four times the size. */
 typedef signed char hloc_bytes __attribute__((vector_size(HLOC_VECTOR_BYTES / 4), aligned(1), may_alias));
 typedef char hloc_16_bytes __attribute__((vector_size(16), aligned(1), may_alias));
 typedef short hloc_two_bytes_each __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
@@ -58,7 +58,7 @@ HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return HLOC_WIDEN_BYTES(p); }
 #define s8_load hloc_load_u32
 #define s8_splat hloc_splat_u32
 #define s8_add_bytes(sum, a, b) ((hloc_vs32)HLOC_MULTIPLY_BYTES((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
-#if defined(G_AMX_MULTIPLY) /* which multiplies signed bytes; where it may not be used, sums are corrected at once */
+#if defined(G_AMX_MULTIPLY) /* which multiplies signed bytes; if it may not be used, sums are corrected at once */
 #define G_CORRECTS 0
 #define s8_multiply_add(sum, a, b)                                                                                    \
   (s8_add_bytes(sum, (a) ^ hloc_splat_u32(0x80808080u), b) -                                                          \
@@ -75,7 +75,7 @@ static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
   if (count > 3) word |= (unsigned)(hloc_u8)p[3 * stride] << 24;
   return word;
 }
-/* A lane for each of sixteen columns of four rows: quarters of rows side by side, then the bytes of each quarter. */
+/* A lane for each of sixteen columns of four rows: interleaves quarters of rows, then the bytes of each quarter. */
 HLOC_INLINE hloc_vu32 s8_interleaved(const hloc_s8* p, long stride) {
 #if defined(HLOC_SHUFFLE)
   typedef unsigned hloc_words __attribute__((vector_size(16), aligned(1), may_alias));
@@ -95,8 +95,8 @@ HLOC_INLINE hloc_vu32 s8_interleaved(const hloc_s8* p, long stride) {
   return units;
 #endif
 }
-/* Dot products along k (gemm_thin.h), 64 elements at once. Here B gets 128 added, and 128 times the sum of A's row is
- * taken off, which all columns share. */
+/* Dot products along k (gemm_thin.h), 64 elements at once. Here 128 is added to B, and 128 times the sum of A's row,
+ * which is the same for all columns, is subtracted. */
 #define G_DOTS
 HLOC_INLINE void s8_thin_lanes(const int rows, const int count, const hloc_s8* a, const hloc_s8* b, long b_column,
                                long k, hloc_vs32* lanes, const int stride) {

@@ -1,13 +1,14 @@
-/* gemm_thin.h: products with at most THIN_ROWS rows of A, which only read B once (template; gemm_tile.h includes it).
+/* gemm_thin.h: matmuls with at most THIN_ROWS rows of A, which read B only once (template; gemm_tile.h includes it).
  *
  * In (macros): those of gemm_tile.h, and G(widen)(p): LANES elements at p as a VECTOR; G(widen_one)(element). G_DOTS
- * (optional): G(thin_lanes) is there already, for rows of A as they are.
- * Out: G(thin)(plan), which does the whole product when G(is_thin)(plan).
+ * (optional): G(thin_lanes) is already defined, for rows of A that are not widened.
+ * Out: G(thin)(plan), which computes the whole product if G(is_thin)(plan).
  *
- * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's worth of them
- * are added up together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in cache, k
- * is split over tasks with sums of their own, added at the end. A small B, which cache holds, or one of few rows, is
- * read a few vectors of columns at a time instead, from whole cache lines on, whose sums stay in registers.
+ * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's number of
+ * them are reduced together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in
+ * cache; k is split over tasks with their own sums, which are added at the end. A small B, which fits the cache, or one
+ * of few rows, is read a few vectors of columns at a time instead, aligned to cache lines; their sums stay in
+ * registers.
  */
 #if defined(G_DOTS)
 #define DOT_FACTOR ELEMENT
@@ -18,10 +19,10 @@
 #endif
 enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096,
        G(THIN_SMALL) = sizeof(ELEMENT) < sizeof(SUM) ? 512 << 10 : 1024 << 10, G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024,
-       G(THIN_PAGES) = 512 /* rows that lie in so few pages are worth twice as much */,
+       G(THIN_PAGES) = 512 /* rows in at most this many pages count twice */,
        G(THIN_MANY_PAGES) = 2048, G(THIN_WIDE) = 1024, G(PAGE) = 4096,
-       G(THIN_OWN) = 2 << 20 /* bytes of B that the cores' own caches hold */,
-       G(THIN_LONG) = 8192, G(HELD) = HLOC_VECTOR_BYTES == 64 ? 16 : 12 /* sums that registers hold */ };
+       G(THIN_OWN) = 2 << 20 /* bytes of B that fit the cores' private caches */,
+       G(THIN_LONG) = 8192, G(HELD) = HLOC_VECTOR_BYTES == 64 ? 16 : 12 /* sums that fit registers */ };
 
 typedef struct {
   const G(plan)* plan;
@@ -29,12 +30,12 @@ typedef struct {
   SUM* partial;  /* [batch][k split][row][n] */
   long k_splits, k_part, column_part, column_parts;
   int is_held;   /* sums stay in registers */
-  int fetches;   /* B comes from beyond the core's own caches */
+  int fetches;   /* B is not in the core's private caches */
 } G(thin_work);
 
 #if !defined(G_DOTS)
 /* sum[i * stride + j] = the lanes whose sum is the dot product of row i with the j-th of COUNT neighbouring columns;
- * k is LANES at least. The last lanes of k that fill no vector are loaded together with some that were met before. */
+ * k is at least LANES. The last vector along k overlaps the previous one if it is not whole. */
 HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, const ELEMENT* b, long b_column, long k,
                                VECTOR* lanes, const int stride) {
   static const unsigned char met[2 * HLOC_VECTOR_BYTES] = {[HLOC_VECTOR_BYTES ... 2 * HLOC_VECTOR_BYTES - 1] = 255};
@@ -43,7 +44,7 @@ HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, co
   long p = 0;
   for (; p + LANES <= k; p += LANES) {
     HLOC_UNROLL for (int j = 0; j < count; j++) {
-      __builtin_prefetch(b + (j + count) * b_column + p); /* too short for the machine to foresee the next */
+      __builtin_prefetch(b + (j + count) * b_column + p); /* too short for the hardware prefetcher */
       VECTOR bj = G(widen)(b + j * b_column + p);
       if (rows > 1) HLOC_IN_REGISTER(bj);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += G(load_sum)(a + i * k + p) * bj;
@@ -61,8 +62,8 @@ HLOC_INLINE void G(thin_lanes)(const int rows, const int count, const SUM* a, co
     HLOC_UNROLL for (int j = 0; j < count; j++) lanes[i * stride + j] = sum[i * count + j];
 }
 #endif
-/* The sums of all lanes of LANES vectors, as one vector: what is left of two is laid alternately into one, until one is
- * left. */
+/* The sums of all lanes of LANES vectors, as one vector: partial sums of two vectors are interleaved into one, until
+ * one vector remains. */
 HLOC_INLINE VECTOR G(thin_mixed)(VECTOR a, VECTOR b) {
   if (sizeof(SUM) == 8)
     return (VECTOR)hloc_low_64((hloc_vu64)a, (hloc_vu64)b) + (VECTOR)hloc_high_64((hloc_vu64)a, (hloc_vu64)b);
@@ -140,7 +141,7 @@ HLOC_INLINE void G(thin_stream_rows)(const int rows, const G(thin_work)* w, cons
   for (long p = k0; p < k1; p += 4) {
     const ELEMENT* row[4];
     SUM factor[G(THIN_ROWS)][4];
-    for (int q = 0; q < 4; q++) { /* past the end: the last row again, times zero */
+    for (int q = 0; q < 4; q++) { /* beyond the end: the last row again, times zero */
       row[q] = b + (p + q < k1 ? p + q : k1 - 1) * g->b_row;
       for (int i = 0; i < rows; i++) factor[i][q] = p + q < k1 ? a[i * k + p + q] : 0;
     }
@@ -177,13 +178,13 @@ HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work
   HLOC_UNROLL for (int i = 0; i < rows; i++)
     HLOC_UNROLL for (int j = 0; j < count; j++) G(store_sum)(sums + i * g->n + at[j], sum[i * count + j]);
 }
-/* How many columns lie before the first vector that is one in memory, too: callers' arrays begin anywhere, and a vector
- * of two cache lines takes as long as two. 0 where most rows differ in that, or where widening takes longer. */
+/* The number of columns before the first aligned vector: callers' arrays have any alignment, and a vector that crosses
+ * a cache line costs two. 0 if most rows have other alignments, or if widening takes longer. */
 static long G(thin_ahead)(const hloc_gemm_args* g, const ELEMENT* from) {
   const long bytes = HLOC_VECTOR_BYTES, past = (long)((unsigned long)from % bytes), size = (long)sizeof(ELEMENT);
   return size < (long)sizeof(SUM) || g->b_row % (LANES / 2) || past % size ? 0 : (bytes - past) % bytes / size;
 }
-/* Columns ahead of and behind blocks of whole vectors are in vectors that begin, and end, with the others. */
+/* Columns before and after blocks of whole vectors are in vectors that overlap these. */
 HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
                                       long from, long to) {
   enum { FEW = 4 };
@@ -257,7 +258,7 @@ HLOC_DECLARE_ROWS(G(thin_rows_4))
 HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
   double size = (double)g->n * g->k;
-  /* four rows against a B that cache holds: tiles read it in place, and keep their sums in registers */
+  /* four rows by a B that fits the cache: tiles read it in place, and keep their sums in registers */
   if (g->m > 3 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && !G(b_aliases)(g) &&
       size * sizeof(ELEMENT) <= 1 << 20)
     return 0;
@@ -324,9 +325,9 @@ static void G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   }
 }
 
-/* Whether sums stay in registers while all of k goes by, a few vectors of columns at a time: B lies in cache, or has
- * few rows. With vectors of 64 bytes also where it may lie in a cache that cores share, in no more pages than a CPU
- * finds at once. Whole rows are streamed from memory as quickly as it gives them. */
+/* Whether sums stay in registers for all of k, a few vectors of columns at a time: B is in cache, or has few rows. With
+ * vectors of 64 bytes also if it may be in a shared cache, in no more pages than the TLB covers. Otherwise whole rows
+ * are streamed at memory bandwidth. */
 static int G(is_held)(const hloc_gemm_args* g) {
   const double size = (double)g->n * g->k * sizeof(ELEMENT);
   if (g->b_row == 1) return 0;
@@ -342,7 +343,7 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   double work = (double)g->n * g->k * g->batches;
   G(thin_work) w = {.plan = plan, .k_splits = 1, .k_part = g->k};
   long parts = (g->n + G(THIN_COLUMNS) - 1) / G(THIN_COLUMNS);
-  const double least = hloc_pool_awake() ? 24576 : 65536; /* of work that is worth a second thread */
+  const double least = hloc_pool_awake() ? 24576 : 65536; /* the least work for a second thread */
   w.is_held = G(is_held)(g), w.fetches = (double)g->n * g->k * sizeof(ELEMENT) > G(THIN_OWN);
   if (work < least) parts = 1;
   else if (w.is_held) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;

@@ -1,4 +1,4 @@
-/* gemm_tile.h: a whole matrix product for one set of element types (template; each gemm_<type>.c includes it).
+/* gemm_tile.h: a whole matmul for one set of element types (template; each gemm_<type>.c includes it).
  *
  * In (macros): those of gemm_kernel.h; G_NAME the public suffix; G(store)(args, c, tile, ...) stores a tile of sums;
  * G_TURNS_A (optional): G(turn)(units, count) changes packed A; G_CORRECTS 1 when sums need a correction per column of
@@ -6,13 +6,13 @@
  * Out: hloc_gemm_<G_NAME> as gemm.h says.
  *
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
- * place), then every panel of B meets every panel of A in a register tile. B's panels are packed once for all tasks,
- * or by the task itself, or read in place when that is cheaper: choose() decides. A flat product (few rows against a
- * large B) has A packed once for all tasks, and each panel of B by the one task that meets it, just before. So it is
- * in a skinny one (fewer rows still), unless one register tile has them all: that reads a B of many rows in place, row
- * after row. Where B's rows lie along its columns, a group of neighbouring panels is packed at once, along these rows,
- * as memory likes it; else the kernels fetch the next panel meanwhile. Where there are fewer blocks than threads, and
- * sums are long, tasks add up parts of them.
+ * place), then every panel of B is multiplied by every panel of A in a register tile. B's panels are packed once for
+ * all tasks, or by the task itself, or read in place if that is cheaper: choose() decides. In a flat product (few rows
+ * by a large B) A is packed once for all tasks, and each panel of B by the one task that uses it, just before. The same
+ * holds for a skinny one (fewer rows still), unless one register tile has all rows: that reads a B of many rows in
+ * place, row by row. If B's rows are contiguous, a group of neighbouring panels is packed at once, along these rows,
+ * for contiguous memory accesses; else the kernels prefetch the next panel. If there are fewer blocks than threads, and
+ * sums are long, tasks compute parts of sums.
  */
 #include "gemm_kernel.h"
 
@@ -21,15 +21,15 @@ typedef struct {
   int exchanged;
   long rows;                    /* of a register tile, at most (even) */
   long m_block, n_block, k_block, m_blocks, n_blocks, k_blocks;
-  long k_splits, k_part;        /* parts of k that different tasks sum, where there are fewer blocks than threads */
-  SUM* partial;                 /* with splits: their sums, one block behind the other; else NULL */
-  int a_in_place, a_across, b_in_place; /* a_across: in place, too, where its rows lie side by side */
+  long k_splits, k_part;        /* parts of k that different tasks sum, if there are fewer blocks than threads */
+  SUM* partial;                 /* with splits: their sums, block by block; else NULL */
+  int a_in_place, a_across, b_in_place; /* a_across: also in place, with interleaved rows */
   int has_halves;               /* there are kernels for half of a tile's columns */
   long group;                   /* panels of B that a task packs at once */
-  int sums_in_c;                /* whole tiles are summed up where they belong */
-  int sweeps;                   /* a task's epilogue runs when its block is done, along whole rows of it */
+  int sums_in_c;                /* whole tiles are summed in C itself */
+  int sweeps;                   /* a task's epilogue runs after its block, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
-  long shared_batch;            /* panels from one batch's to the next; 0: all batches share them */
+  long shared_batch;            /* panels per batch; 0: all batches share them */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
   UNIT* shared_a;               /* packed panels [k block][panel][a_panel_units], or NULL */
   long a_panels, a_panel_units;
@@ -37,19 +37,20 @@ typedef struct {
   int* failed;                  /* set by a task that found no memory */
 } G(plan);
 
-/* Of a block, at most: DEEPEST units along k, WIDEST columns, _OF_TILES that are not stored as they are, A_WIDE where A
- * is read in place. Tiles of few rows have few of A's to read, and as many sums to read and write for each block of k:
- * these like long sums, and an A that nobody packs. */
+/* Limits of a block: DEEPEST units along k, WIDEST columns, _OF_TILES of those with an epilogue, A_WIDE if A is read in
+ * place. Tiles of few rows read few elements of A, and read and write as many sums for each block of k: for them long
+ * sums, and A in place, are faster. */
 #if HLOC_TILE_ROWS > 6
 enum { G(DEEPEST) = 512, G(WIDEST) = 512, G(A_WIDE) = 8 * G(TILE_COLUMNS) };
 #else
 enum { G(DEEPEST) = sizeof(UNIT) == 8 ? 768 : 1024, G(WIDEST) = 4096 / sizeof(UNIT), G(A_WIDE) = 1 << 30 };
 #endif
-enum { G(WIDEST_OF_TILES) = 512, G(SHARED) = 10 << 20 /* bytes of B that a cache for all cores may hold */ };
-/* NARROW: columns that fill less than half a tile; FEW: that are better met along k than by kernels for half a tile */
+enum { G(WIDEST_OF_TILES) = 512, G(SHARED) = 10 << 20 /* bytes of B that may fit a shared cache */ };
+/* NARROW: columns that fill less than half a tile; FEW: columns for which products along k are faster than half
+ * tiles */
 enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS, G(FEW) = LANES / 2, G(ALIASED_ROWS) = 8 };
-/* Of a group: panels, at most, their bytes, and how many k units of all of them are packed before the next ones; and
- * what k is short for this. */
+/* Limits of a group: panels, their bytes, and the k units of all of them that are packed at a time; and the largest k
+ * that is short for this. */
 enum { G(GROUP_PANELS) = 8, G(GROUP_BYTES) = 256 << 10, G(GROUP_ROWS) = 8, G(SHORT) = 128 };
 
 static long G(smaller)(long a, long b) { return a < b ? a : b; }
@@ -57,7 +58,7 @@ static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
 static long G(even)(long rows) { return (rows + 1) / 2 * 2; }
 static long G(panels)(long n) { return (n + G(TILE_COLUMNS) - 1) / G(TILE_COLUMNS); }
 
-/* Blocks of k: one when k is short, else equal ones of at most DEEPEST units. */
+/* Blocks of k: one if k is short, else equal ones of at most DEEPEST units. */
 static long G(k_block)(long k) {
   if (k <= G(DEEPEST) * 5 / 4 * GROUP) return k;
   long blocks = (k + G(DEEPEST) * GROUP - 1) / (G(DEEPEST) * GROUP);
@@ -76,14 +77,14 @@ static long G(a_units)(long k) { return G(units)(k); }
 static int G(is_whole)(long rows) { return G(ANY_ROWS) || rows == G(even)(rows); }
 
 static long G(batch_at)(const hloc_gemm_args* g, long batch, long outer, long inner) {
-  if (g->inner_batches == 1) return batch * outer; /* no divisions for each tile */
+  if (g->inner_batches == 1) return batch * outer; /* no division for each tile */
   return batch / g->inner_batches * outer + batch % g->inner_batches * inner;
 }
-/* Whether rows of B share few cache sets: a tile of columns would find nothing there that was fetched before. */
+/* Whether rows of B share few cache sets: prefetched lines of a tile of columns would be evicted before use. */
 static inline int G(b_aliases)(const hloc_gemm_args* g) {
   return g->m > 1 && g->k > G(ALIASED_ROWS) && g->b_row * (long)sizeof(ELEMENT) % 4096 == 0;
 }
-/* Whether vectors are whole lines, and a cache that all cores share may hold B. */
+/* Whether vectors are whole lines, and B may fit a shared cache. */
 static inline int G(is_shared)(const hloc_gemm_args* g) {
   return HLOC_VECTOR_BYTES == 64 && (double)g->n * g->k * sizeof(ELEMENT) <= G(SHARED);
 }
@@ -120,8 +121,8 @@ static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows
 #endif
 }
 
-/* Rows of the next tile, of a block's `rest` of rows: all that a tile takes; what is left for two is halved where the
- * second would have too few sums to keep the CPU busy. */
+/* Rows of the next tile, of a block's `rest` of rows: as many as a tile has; the rows of the last two tiles are halved
+ * if the second would have too few sums to keep the CPU busy. */
 static long G(rows_of)(const G(plan)* plan, long rest) {
   const long few = plan->rows / 2 - 1 > 3 ? plan->rows / 2 - 1 : 3;
   if (rest > plan->rows && rest < plan->rows + few) return (rest + 3) / 4 * 2;
@@ -132,7 +133,7 @@ static long G(rows_at)(const G(plan)* plan, long row) {
   return G(rows_of)(plan, G(smaller)(plan->g.m, (row / plan->m_block + 1) * plan->m_block) - row);
 }
 
-/* Panels lie in the order of their tiles; only a block's last tile begins between multiples of plan->rows. */
+/* Panels are in the order of their tiles; only a block's last tile may begin between multiples of plan->rows. */
 static UNIT* G(shared_panel)(const G(plan)* plan, long row, long k0) {
   long panel = (row + plan->rows - 1) / plan->rows;
   return plan->shared_a + (k0 / plan->k_block * plan->a_panels + panel) * plan->a_panel_units;
@@ -148,7 +149,7 @@ static void G(pack_a_panels)(void* const* args, long begin, long end) {
       G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, row, k0));
     }
 }
-/* All of A, packed for all tasks; 0 where memory is missing. */
+/* Packs all of A for all tasks; 0 if there is no memory. */
 static int G(share_a)(G(plan)* plan) {
   const long vector = HLOC_VECTOR_BYTES / (long)sizeof(UNIT); /* packing may write one vector beyond a panel */
   plan->a_panels = (plan->g.m + plan->rows - 1) / plan->rows;
@@ -167,7 +168,7 @@ HLOC_OF_PARTS void G(turn_tile)(const SUM* tile, long stride, long rows, long co
   const long whole = columns / LANES * LANES;
   SUM block[LANES * LANES] __attribute__((aligned(64)));
   for (long j = 0; j < whole; j += LANES)
-    /* narrow rows spill into what is written later */
+    /* narrow rows overlap elements that are written later */
     for (long i0 = (rows - 1) / LANES * LANES; i0 >= 0; i0 -= LANES) {
       for (long i = 0; i < LANES; i++)
         G(store_sum)(block + i * LANES, i0 + i < rows ? G(load_sum)(tile + (i0 + i) * stride + j) : (VECTOR){0});
@@ -182,7 +183,7 @@ HLOC_MAY_BE_MISSING void G(turn_tile)(const SUM* tile, long stride, long rows, l
 #endif
 
 #if HLOC_IS_HERE(HLOC_STORING)
-/* Hands a tile of finished sums to the epilogue or stores it. */
+/* Passes a tile of finished sums to the epilogue or stores it. */
 HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns,
                              const SUM* tile, long stride) {
   const hloc_gemm_args* g = &plan->g;
@@ -200,10 +201,10 @@ HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long col
     g->epilogue(g->epilogue_args, batch, row, column, rows, columns, tile, stride);
     return;
   }
-  if (stride == columns && g->c_column == 1 && g->c_row == columns) columns *= rows, rows = 1; /* one piece of memory */
+  if (stride == columns && g->c_column == 1 && g->c_row == columns) columns *= rows, rows = 1; /* contiguous */
   long at = G(batch_at)(g, batch, g->c_outer, g->c_inner);
   if (columns < LANES && stride >= LANES && g->c_column == 1 && g->c_row == columns && G_STORES_SUMS(g)) {
-    SUM* to = (SUM*)g->c + at + row * columns + column; /* what a vector writes beyond a row is written again later */
+    SUM* to = (SUM*)g->c + at + row * columns + column; /* elements written beyond a row are overwritten later */
     for (; rows * columns >= LANES; rows--, row++, to += columns, tile += stride) G(store_sum)(to, G(load_sum)(tile));
   }
   G(store)(g, at + row * g->c_row + column * g->c_column, rows, columns, tile, stride);
@@ -214,14 +215,14 @@ void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows
                long stride);
 #endif
 
-/* shaped: the rows that AMX's tiles have been told */
+/* shaped: the number of rows set for AMX's tiles */
 typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; long* shaped; } G(scratch);
 
 /* Elements of a block's sums: whole register tiles. */
 static long G(block_sums)(const G(plan)* plan) {
   return (plan->m_block + plan->rows - 1) / plan->rows * plan->rows * G(panels)(plan->n_block) * G(TILE_COLUMNS);
 }
-/* Where a part's sums of a block lie. */
+/* The address of a part's sums of a block. */
 static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long split) {
   const long block = (batch * plan->n_blocks + n0 / plan->n_block) * plan->m_blocks + m0 / plan->m_block;
   return plan->partial + (block * plan->k_splits + split) * G(block_sums)(plan);
@@ -248,7 +249,7 @@ static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   return 1;
 }
 
-/* Where a panel of B is to be found. */
+/* The address of a panel of B. */
 typedef struct { const UNIT* units; long stride; const SUM* correction; int in_place; } G(b_panel);
 
 static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch, long k0, long count, long column) {
@@ -267,8 +268,8 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
   return (G(b_panel)){s->b, 0, G_CORRECTS ? s->correction : NULL, 0};
 }
 
-/* What the kernel of a tile, the n-th of a panel or group of `columns` columns, fetches for the one that its task packs
- * next: two lines per k. */
+/* The prefetches of the n-th tile of a panel or group of `columns` columns, for the panel that its task packs next: two
+ * lines per k. */
 typedef struct { const char* from; long step; } G(ahead);
 
 static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long count, long tile, long columns) {
@@ -276,13 +277,13 @@ static G(ahead) G(fetch)(const hloc_gemm_args* g, const ELEMENT* next, long coun
   if (g->b_column == 1 && tile < GROUP * units)
     return (G(ahead)){(const char*)(next + tile % GROUP * g->b_row + tile / GROUP * lines),
                       g->b_row * GROUP * (long)sizeof(ELEMENT)};
-  if (g->b_row == 1 && g->b_column == count && tile < GROUP * units) /* one piece of memory */
+  if (g->b_row == 1 && g->b_column == count && tile < GROUP * units) /* contiguous */
     return (G(ahead)){(const char*)next + tile * G(units)(count) * 128, 128};
   return (G(ahead)){(const char*)next, 0};
 }
 
 #if !defined(G_AMX_MULTIPLY)
-/* By how the operands of a tile are read. */
+/* The kernels by how the operands of a tile are read. */
 static G(kernel) G(kernel_for)(long rows, int a_in_place, int b_in_place, int half) {
   const G(kernel_table)* table = &G(kernels);
   (void)a_in_place, (void)b_in_place, (void)half;
@@ -300,7 +301,7 @@ static G(kernel) G(kernel_for)(long rows, int a_in_place, int b_in_place, int ha
 /* Of a block of C, with sums from n0 on: the rows m0 <= row < m1, the terms k0 <= k < k0 + count. */
 typedef struct { long batch, m0, m1, n0, k0, count; int adds; } G(step);
 
-/* `rows` rows of A against one panel of B, that begins at `column`. */
+/* `rows` rows of A by one panel of B, which begins at `column`. */
 static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long row, long rows, long column,
                         G(b_panel) b, G(ahead) ahead) {
   const hloc_gemm_args* g = &plan->g;
@@ -320,7 +321,7 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   if (direct) {
     sums = (SUM*)g->c + G(batch_at)(g, at->batch, g->c_outer, g->c_inner) + row * g->c_row + column, stride = g->c_row;
     const int more = column + 2 * G(TILE_COLUMNS) <= g->n && g->m * g->n * (long)sizeof(SUM) >= 1 << 17;
-    for (long i = 0; more && i < rows; i++) { /* where the next panel's sums go */
+    for (long i = 0; more && i < rows; i++) { /* the address of the next panel's sums */
       const char* later = (const char*)(sums + i * stride + G(TILE_COLUMNS));
       __builtin_prefetch(later, 1), __builtin_prefetch(later + 64, 1);
     }
@@ -339,7 +340,7 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   if (last && !direct && !plan->sweeps) G(finish)(plan, at->batch, row, column, rows, columns, sums, stride);
 }
 
-/* One panel of B against all panels of A in the block; `next` (or NULL) begins the panel that comes after. */
+/* One panel of B by all panels of A in the block; `next` (or NULL) is the start of the next panel. */
 static void G(run_column)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long column,
                           const ELEMENT* next) {
   const G(b_panel) b = G(find_b)(plan, s, at->batch, at->k0, at->count, column);
@@ -347,7 +348,7 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, const G(step
   for (long row = at->m0, rows; row < at->m1; row += rows) {
     rows = G(rows_of)(plan, at->m1 - row);
     G(ahead) ahead = {(const char*)b.units, 0};
-    if (plan->g.b_packed && row == at->m0) /* the panel beside it: what comes from far is fetched in time */
+    if (plan->g.b_packed && row == at->m0) /* the neighbouring panel: prefetched, since it may come from memory */
       ahead = (G(ahead)){(const char*)(b.units + G(units)(plan->g.k) * G(TILE_COLUMNS)),
                          G(TILE_COLUMNS) * (long)sizeof(UNIT)};
     if (next) ahead = G(fetch)(&plan->g, next, at->count, tile++, G(TILE_COLUMNS));
@@ -355,8 +356,8 @@ static void G(run_column)(const G(plan)* plan, const G(scratch)* s, const G(step
   }
 }
 
-/* The panels of a group, packed a few rows of B at a time, against all panels of A; `next` (or NULL) begins the group
- * that comes after. */
+/* The panels of a group, packed a few rows of B at a time, by all panels of A; `next` (or NULL) is the start of the
+ * next group. */
 static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)* at, long from, long to,
                          const ELEMENT* next) {
   const hloc_gemm_args* g = &plan->g;
@@ -384,8 +385,8 @@ static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)
   }
 }
 
-/* The epilogue of a whole block, row by row: what it reads and writes beside the sums is as large as they are, and
- * memory likes long runs that nothing interrupts. */
+/* The epilogue of a whole block, row by row: the other arrays that it reads and writes are as large as the sums, and
+ * memory is fastest for long contiguous runs. */
 static void G(sweep)(const G(plan)* plan, const SUM* sums, long batch, long m0, long m1, long n0, long n1) {
   const long stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
   G(finish)(plan, batch, m0, n0, m1 - m0, n1 - n0, sums, stride);
@@ -422,7 +423,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
     }
   }
 #if defined(G_AMX_MULTIPLY)
-  if (shaped) hloc_release_amx(); /* other code of this thread may have shapes of its own */
+  if (shaped) hloc_release_amx(); /* other code of this thread may use other shapes */
 #endif
   if (plan->sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
 }
@@ -464,7 +465,7 @@ HLOC_MAY_BE_MISSING void G(join_blocks)(void* const* args, long begin, long end)
 #endif
 
 #if HLOC_IS_HERE(HLOC_MAIN)
-/* Packing B for all tasks: panels side by side, batch by batch, then the corrections. */
+/* Packing B for all tasks: panels in order, batch by batch, then the corrections. */
 static int G(shares_batches)(const hloc_gemm_args* g) { return g->b_outer == 0 && g->b_inner == 0; }
 static long G(all_panels)(const hloc_gemm_args* g) { return G(panels)(g->n) * (G(shares_batches)(g) ? 1 : g->batches); }
 static size_t G(panel_bytes)(const hloc_gemm_args* g) {
@@ -533,7 +534,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #if defined(G_AMX_MULTIPLY)
   plan.has_amx = hloc_ask_for_amx();
 #endif
-  if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be one piece of memory */
+  if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be contiguous */
   const int halves = HLOC_READS_B && args->n > G(FEW) && args->a_column == 1;
   if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves &&
       (args->n == 1 || HLOC_HAS(G(turn_tile))))

@@ -1,12 +1,11 @@
-/* generic.c: matrix products and convolutions of the types that have no fast path: products are plain loops over any
- * strides, convolutions are products (generic_conv.h).
+/* generic.c: matmuls and convolutions of the types without a fast path: matmuls are plain loops over any strides,
+ * convolutions are matmuls (generic_conv.h).
  *
- * Out: hloc_gemm_<t> and hloc_conv_<t> for the types that gemm.h and conv.h list; products of complex numbers have
- * files of their own. Sums are kept in the result's type,
- * wrapping for integers. Work is split over rows of C, or output positions.
+ * Out: hloc_gemm_<t> and hloc_conv_<t> for the types listed in gemm.h and conv.h; matmuls of complex numbers have their
+ * own files. Sums have the result's type; integers wrap. Work is split over rows of C, or output positions.
  *
  * With HLOC_GENERIC_GEMM or HLOC_GENERIC_CONV defined as one of those types (and HLOC_OPERAND, HLOC_TOTAL,
- * HLOC_PRODUCT, see generic_conv.h) only that function is made: a program seldom needs more.
+ * HLOC_PRODUCT, see generic_conv.h) only that function is defined: a program seldom needs more.
  */
 #include "complex.h"
 #include "conv.h"
@@ -18,7 +17,7 @@ enum { GENERIC_COLUMNS = 32, GENERIC_FEW = 8 };
 
 static long fewer(long a, long b) { return a < b ? a : b; }
 
-/* Short runs, for which a call would take longer than the copy; the last part overlaps the one before. */
+/* Short runs, for which a call would take longer than the copy; the last part overlaps the previous one. */
 #define HLOC_COPY_BY(SIZE)                                                                                            \
   if (bytes >= SIZE) {                                                                                                \
     for (long at = 0; at < bytes - SIZE; at += SIZE) __builtin_memcpy(to + at, from + at, SIZE);                      \
@@ -33,7 +32,7 @@ static inline __attribute__((unused)) void copy_run(char* restrict to, const cha
 }
 #undef HLOC_COPY_BY
 
-/* A row of A against GENERIC_COLUMNS columns of B at a time, or GENERIC_FEW, or one; the sums lie in registers. */
+/* A row of A by GENERIC_COLUMNS columns of B at a time, or GENERIC_FEW, or one; the sums are in registers. */
 #define HLOC_DEFINE_GENERIC_GEMM(S, T)                                                                                \
   static inline __attribute__((always_inline)) long gemm_sums_##S(const int columns, const T* a, long a_step,         \
                                                                   const T* b, long b_row, long b_column, long k,      \
@@ -95,7 +94,7 @@ HLOC_DEFINE_GENERIC_GEMM(u16, hloc_u16)
 #if defined(HLOC_GENERIC_CONV)
 #include "generic_conv.h"
 #elif !defined(HLOC_GENERIC_GEMM)
-#pragma weak hloc_gemm_f64 /* the files of products that no convolution of a program calls need not be there */
+#pragma weak hloc_gemm_f64 /* may be absent if no convolution of a program calls it */
 #pragma weak hloc_gemm_s8
 #pragma weak hloc_gemm_s32
 #pragma weak hloc_gemm_s64

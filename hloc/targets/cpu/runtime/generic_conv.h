@@ -1,14 +1,14 @@
-/* generic_conv.h: the convolutions of one set of element types that conv.c does not know: f64, integers, complex.
+/* generic_conv.h: the convolutions of one set of element types that conv.c does not support: f64, integers, complex.
  *
  * In: HLOC_GENERIC_CONV (f64, s8_s32, ...), HLOC_OPERAND and HLOC_TOTAL (element types of x and w, and of sums and y),
- * HLOC_PRODUCT (the element type of the matrix products of gemm.h that make such sums).
+ * HLOC_PRODUCT (the element type of the matmuls of gemm.h with such sums).
  * Out: hloc_conv_<HLOC_GENERIC_CONV> (see conv.h). These macros are undefined again.
  *
- *   channels on their own (one input and one output feature per group) -> vectors along the features
- *   anything else -> products: all that a window meets lies side by side in a row of `patches`, one row per output
- *                    position, one part per group. They are copied from a `frame`: the images with their padding, and
- *                    features side by side. An image that is such rows, or such a frame, already is read in place; so
- *                    is the frame of a window along one dimension, whose rows overlap in memory
+ *   depthwise (one input and one output feature per group) -> vectors along the features
+ *   anything else -> matmuls: a row of `patches` has all elements that a window reads, one row per output position, one
+ *                    part per group. They are copied from a `frame`: the images with their padding, and contiguous
+ *                    features. An image that already consists of such rows, or is such a frame, is read in place; so is
+ *                    the frame of a window along one dimension, whose rows overlap in memory
  */
 #define C(name) HLOC_GENERIC_NAME(conv_, HLOC_GENERIC_CONV, _##name)
 #define OPERAND HLOC_GENERIC_NAME(hloc_, HLOC_OPERAND, )
@@ -22,9 +22,9 @@ typedef struct {
   long column_offset;                          /* of the batch group's first output feature */
   long depth, features, taps, row;             /* per group: input and output features; elements of a row of patches */
   long first;                                  /* output position of the first row of patches */
-  const FACTOR* frame;                         /* of the images from first_image on; strides of images and dimensions */
+  const FACTOR* frame;                         /* of images from first_image on; strides of images and dimensions */
   long first_image, frame_n, frame_s[3], frame_size[3];
-  const long* runs;                            /* what of the frame a row holds, from its window's first place on */
+  const long* runs;                            /* offsets in the frame of a row's runs, from its first one */
   long run_count, run;                         /* elements of one */
   long y_step;                                 /* between output positions in y; 0: not the same everywhere */
   FACTOR* patches;
@@ -35,7 +35,7 @@ static void C(position_of)(const hloc_conv_args* c, long position, long* batch, 
   *batch = position;
 }
 
-/* Where window position k reads x for output position o of dimension d; -1 outside. */
+/* The position of x that window position k reads for output position o of dimension d; -1 outside. */
 static long C(read_at)(const hloc_conv_args* c, int d, long o, long k) {
   long at = o * c->stride[d] - c->pad_low[d] + (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
   if (at < 0 || (c->base_dilation[d] > 1 && at % c->base_dilation[d])) return -1;
@@ -43,7 +43,7 @@ static long C(read_at)(const hloc_conv_args* c, int d, long o, long k) {
   return at < c->x_size[d] ? at : -1;
 }
 
-/* ---- channels on their own */
+/* ---- depthwise */
 enum { C(COLUMNS) = 64 };
 
 static void C(put)(const C(work)* w, long position, long row_offset, long column, long columns, const SUM* sums) {
@@ -149,7 +149,7 @@ static void C(copy_frame)(void* const* args, long begin, long end) {
   }
 }
 
-/* Whether the frame lies in x as it is. */
+/* Whether x itself is the frame. */
 static int C(is_framed)(const C(work)* w) {
   const hloc_conv_args* c = &w->c;
   int framed = sizeof(OPERAND) == sizeof(FACTOR) && (c->x_c == 1 || c->x_features == 1);
@@ -158,7 +158,7 @@ static int C(is_framed)(const C(work)* w) {
   return framed;
 }
 
-/* The runs of a row, and how long they are: the window's last dimension, where its places lie side by side. */
+/* The runs of a row, and their length: the window's last dimension, if its positions are contiguous. */
 static int C(runs_are_long)(const C(work)* w) {
   const hloc_conv_args* c = &w->c;
   const int side_by_side = c->window_dilation[2] == 1 && !c->reversed[2] && w->frame_s[2] == c->x_features;
@@ -222,7 +222,7 @@ static void C(finish)(void* const* args, long batch, long row, long column, long
     c->epilogue(c->epilogue_args, 0, row, w->column_offset + column, rows, columns, tile, stride);
     return;
   }
-  if (stride == columns && w->y_step == columns && c->y_c == 1) { /* one piece of memory */
+  if (stride == columns && w->y_step == columns && c->y_c == 1) { /* contiguous */
     __builtin_memcpy((SUM*)c->y + row * columns + column, tile, rows * columns * sizeof(SUM));
     return;
   }
@@ -237,7 +237,7 @@ static void C(finish)(void* const* args, long batch, long row, long column, long
   }
 }
 
-/* The step through all positions in order, batch included; 0: there is none. */
+/* The one stride that visits all positions in order, including the batch; 0: there is none. */
 static long C(step)(long batch, long batch_step, const long* size, const long* step) {
   long found = 0, expected = 0;
   for (int d = 2; d >= -1; d--) {
@@ -250,7 +250,7 @@ static long C(step)(long batch, long batch_step, const long* size, const long* s
   return found ? found : 1;
 }
 
-/* The step from row to row where the image is patches as it lies; 0: it is not. */
+/* The row stride if the image itself is the patches; 0: it is not. */
 static long C(plain_step)(const hloc_conv_args* c) {
   if (sizeof(OPERAND) != sizeof(FACTOR)) return 0;
   for (int d = 0; d < 3; d++)
@@ -265,7 +265,7 @@ static int C(multiply)(C(work)* w, hloc_gemm_args* g, long first, long rows) {
   return HLOC_GENERIC_NAME(hloc_gemm_, HLOC_PRODUCT, )(g);
 }
 
-/* The images from w->first_image on, by `rows` output positions at a time; 0: all of an image are rows as they lie. */
+/* The images starting at w->first_image, `rows` output positions at a time; 0: the image itself is the patches. */
 static int C(multiply_images)(C(work)* w, hloc_gemm_args* g, long images, long rows) {
   enum { GRAIN = 16384 };
   const hloc_conv_args* c = &w->c;
@@ -335,7 +335,7 @@ static int C(by_product)(C(work)* w) {
 }
 
 int HLOC_GENERIC_NAME(hloc_conv_, HLOC_GENERIC_CONV, )(const hloc_conv_args* args) {
-  for (long group = 0; group < args->batch_groups; group++) { /* neighbouring parts of the batch and the features */
+  for (long group = 0; group < args->batch_groups; group++) { /* contiguous parts of the batch and the features */
     C(work) w = {.c = *args};
     hloc_conv_args* c = &w.c;
     c->batch /= c->batch_groups, c->y_features /= c->batch_groups;

@@ -1,4 +1,4 @@
-/* half_rows.h: rows of f16 to f32 and back, by the CPU's own instructions where it has them, which compilers miss.
+/* half_rows.h: rows of f16 to f32 and back, by the CPU's instructions if it has them; compilers do not use these.
  *
  * hloc_widen_row_f16(from, to, n), hloc_narrow_row_f16(from, to, n): contiguous, any alignment and length; rounded and
  * special values as in narrow.h. hloc_round_row_f16(from, to, n): f32 to f16 and back; both may be the same row.
@@ -10,7 +10,7 @@
 #include "narrow.h"
 #include "vector.h"
 
-/* By the compiler's own names: immintrin.h takes longer to read than all the rest. */
+/* Uses the compiler's builtins: parsing immintrin.h takes longer than all the rest. */
 #if defined(__F16C__)
 typedef short hloc_eight_halves __attribute__((vector_size(16)));
 typedef short hloc_eight_halves_any __attribute__((vector_size(16), aligned(1), may_alias));
@@ -93,8 +93,8 @@ HLOC_INLINE void hloc_round_here_f16(const float* from, float* to, long n) {
   for (; i < n; i++) to[i] = hloc_round_f16_f32(from[i]);
 }
 
-/* Here where the row is known to be short, elsewhere a call: a kernel may have a dozen of them, and compilers take some
- * 15 milliseconds for each copy. */
+/* Inlined if the row is known to be short, else a call: a kernel may have a dozen of them, and compilers take some 15
+ * milliseconds for each copy. */
 #define HLOC_DEFINE_ROW(NAME, FROM, TO)                                                                               \
   static __attribute__((noinline, unused)) void hloc_##NAME##_long_f16(const FROM* from, TO* to, long n) {            \
     hloc_##NAME##_here_f16(from, to, n);                                                                              \

@@ -1,5 +1,5 @@
-/* lapack.c: see lapack.h. Each matrix is transposed into scratch memory, since LAPACK wants columns, and back. Small
- * ones are split over the pool; for large ones LAPACK has threads of its own. */
+/* lapack.c: see lapack.h. Each matrix is transposed into scratch memory, since LAPACK is column-major, and back. Small
+ * ones are split over the pool; for large ones LAPACK has its own threads. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -57,7 +57,7 @@ static void transpose(void *to, const void *from, long rows, long columns, size_
   }
 }
 
-/* The n-th matrix (or vector) of an operand or result, each of so many elements. */
+/* The n-th matrix (or vector) of an operand or result, each of `elements` elements. */
 static void *nth(const batch *b, int pointer, long n, long elements, size_t bytes) {
   return (char *)b->at[pointer] + (size_t)n * elements * bytes;
 }
@@ -75,7 +75,7 @@ static void fill_nan(const batch *b, char *a, size_t bytes) {
   }
 }
 
-/* A triangular factor: zeros in the other triangle; all NaN where there is none. */
+/* A triangular factor: zeros in the other triangle; all NaN if there is no factor. */
 static void clean_factor(const batch *b, char *a, int n, int is_lower, int failed) {
   if (failed) {
     fill_nan(b, a, (size_t)n * n * b->element);
@@ -219,7 +219,7 @@ static int sytrd(const batch *b, const hloc_lapack_call *call, place *p, long n,
   return info;
 }
 
-/* Nothing is selected: no eigenvalue goes to the front. */
+/* Nothing is selected: eigenvalues are not reordered. */
 static int gees(const batch *b, const hloc_lapack_call *call, place *p, long n, int lwork) {
   int size = call->rows, selected = 0, info = 0;
   char job = call->options[0], sort = 'N';
@@ -330,14 +330,14 @@ static void run(void *const *arguments, long begin, long end) {
   }
 }
 
-/* A size of work, which LAPACK says as a number of the matrix's own type. */
+/* A size of work, which LAPACK returns as a number of the matrix's type. */
 static int said(const batch *b, const double *work) {
   float narrow;
   memcpy(&narrow, work, sizeof narrow);
   return (int)(b->real == 4 ? narrow : *work);
 }
 
-/* How much work the functions want that say so. */
+/* The work sizes of functions with a workspace query. */
 static void ask(batch *b) {
   const hloc_lapack_call *call = b->call;
   const int small = least(call->rows, call->columns), large = most(call->rows, call->columns);

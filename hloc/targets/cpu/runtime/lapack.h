@@ -1,7 +1,7 @@
 /* lapack.h: factorizations of batches of matrices by LAPACK's own functions.
  *
- * In: what to do (a constant of the driver), pointers to the operands and, behind them, to the results: row-major
- * matrices, one after the other. Out: the results; not 0 where scratch memory is missing.
+ * In: the description of the call (a constant of the driver), pointers to the operands, followed by those to the
+ * results: contiguous row-major matrices. Out: the results; not 0 if there is no scratch memory.
  */
 #pragma once
 
@@ -11,7 +11,7 @@ enum { HLOC_POTRF, HLOC_GETRF, HLOC_GEQRF, HLOC_ORGQR, HLOC_SYEVD, HLOC_GESDD, H
 /* rows, columns: of the first operand's matrices; other: the factors of orgqr, the right sides of trsm
  * and gtsv, whose three diagonals are columns. type: 0 f32,
  * 1 f64, 2 c64, 3 c128. options: LAPACK's letters in the order in which its functions take them. info: the operand or
- * result that says how it went, -1: none. */
+ * result for LAPACK's info, -1: none. */
 typedef struct {
   int routine, type;
   long batch;

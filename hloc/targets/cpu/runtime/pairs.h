@@ -1,6 +1,6 @@
-/* pairs.h: sums of products of pairs of bf16, by the CPU's own instruction (AVX-512).
+/* pairs.h: sums of products of pairs of bf16, by the CPU's instruction (AVX-512).
  *
- *   HLOC_HAS_PAIRS                       1 where it is there, and quicker than f32's (HLOC_SLOW_PAIRS: it is not)
+ *   HLOC_HAS_PAIRS                       1 if it exists and is faster than f32's (HLOC_SLOW_PAIRS: it is not)
  *   HLOC_MULTIPLY_PAIRS(sum, a, b)       sum + a's first numbers times b's + the second ones; a, b: vectors of 32 bits
  */
 #ifndef HLOC_PAIRS_H

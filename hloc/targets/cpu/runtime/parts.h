@@ -1,9 +1,9 @@
-/* parts.h: routines that compile in parts, side by side, of which a program holds those that it needs.
+/* parts.h: routines that compile in parts, in parallel; a program contains the parts that it needs.
  *
- * In: HLOC_PART, the part that is compiled here; all of them where it is not defined. Out:
+ * In: HLOC_PART, the part that is compiled; all of them if it is not defined. Out:
  *   HLOC_OF_PARTS        before a definition that other parts use
  *   HLOC_IS_HERE(part)   for #if
- *   HLOC_MAY_BE_MISSING  before a declaration of what a program need not hold; HLOC_HAS(name): whether it does
+ *   HLOC_MAY_BE_MISSING  before a declaration that a program may lack; HLOC_HAS(name): whether it has it
  * Example: #if HLOC_IS_HERE(HLOC_PACKING)
  */
 #ifndef HLOC_PARTS_H

@@ -1,4 +1,4 @@
-/* pixels.h: pixels of a few bytes that are turned around, padded, repeated or joined, by shuffles of a register.
+/* pixels.h: pixels of a few bytes that are reversed, padded, repeated or joined, by shuffles of a register.
  *
  * hloc_move_pixels(x, x_step, x_width, constants, to, step, n, per, mix)
  * hloc_join_pixels(x, x_step, x_width, y, y_step, y_width, to, step, n, per, mix)
@@ -16,7 +16,7 @@
 typedef hloc_u8 hloc_pixels __attribute__((vector_size(16)));
 #define HLOC_PIXEL_FN static inline __attribute__((always_inline, unused))
 
-/* The last pixel from which on a register lies within n pixels. */
+/* The last pixel at which a whole register is within n pixels. */
 HLOC_PIXEL_FN long hloc_last_pixel(long step, long width, long n) {
   const long apart = step < 0 ? -step : step;
   return apart ? n - 1 - (16 - width + apart - 1) / apart : n;

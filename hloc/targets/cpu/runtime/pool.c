@@ -1,8 +1,8 @@
 /* pool.c: the threads behind pool.h.
  *
  * All ranges of a call are claimed by compare-and-swap on one word {generation, low, high}: the caller takes ranges
- * from the low end, the workers from the high end, so that from call to call a thread mostly meets the same addresses
- * again. A worker that comes late finds nothing left and costs nothing: nobody waits for threads, only for ranges.
+ * from the low end, the workers from the high end, so that from call to call a thread mostly has the same addresses. A
+ * late worker finds no ranges and costs nothing: the caller waits for ranges, not for threads.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@ enum { MAX_THREADS = 256, MAX_RANGES = 65535, SCRATCH_SLOTS = 4, JOIN_SPINS = 40
 static struct {
   _Alignas(64) _Atomic uint64_t ranges; /* generation << 32 | low << 16 | high */
   _Alignas(64) _Atomic uint32_t done;
-  _Alignas(64) _Atomic uint32_t calls; /* what sleeping workers watch */
+  _Alignas(64) _Atomic uint32_t calls; /* the counter that sleeping workers watch */
   _Atomic uint32_t sleepers, taken, stopping;
   _Alignas(64) hloc_task task;
   void* const* args;
@@ -35,12 +35,12 @@ static struct {
   hloc_watch* watch;     /* likewise */
   unsigned float_state;
   int most; /* threads of this call, the caller included */
-  int threads, spin, lost; /* lost: how many there were before a fork */
+  int threads, spin, lost; /* lost: the number of threads before a fork */
   pid_t owner;
   pthread_t workers[MAX_THREADS];
 } pool = {.threads = 1};
 
-static _Thread_local int inside_task, number; /* number: 0 but for workers */
+static _Thread_local int inside_task, number; /* number: 0 except for workers */
 static _Thread_local const hloc_room* room;
 static _Thread_local hloc_watch* watch;
 
@@ -74,7 +74,7 @@ static void wake_workers(void) {
 }
 #endif
 
-/* Whether the run that this thread works for is to stop; the thread that runs it asks. */
+/* Whether this thread's run is to stop; the thread that started the run calls `ask`. */
 static int own_stopped(void) {
   hloc_watch* w = watch;
   if (!w) return 0;
@@ -82,8 +82,8 @@ static int own_stopped(void) {
   return w->stopped;
 }
 
-/* Runs ranges until none is left. What a call consists of is read before its range is claimed: the generation in the
- * word makes the claim fail if the call has ended meanwhile. */
+/* Runs ranges until none is left. The fields of a call are read before a range is claimed: the generation in the word
+ * makes the claim fail if the call has ended meanwhile. */
 static void run_ranges(int is_worker) {
   for (;;) {
     uint64_t word = atomic_load_explicit(&pool.ranges, memory_order_acquire);
@@ -154,8 +154,8 @@ static void own_rouse(void) {
 }
 
 static void own_start(int threads, int spin) {
-  if (atomic_exchange(&pool.taken, 1)) return; /* in use: whoever uses it has started it */
-  if (pool.owner != getpid()) pool.threads = 1; /* after a fork the workers are gone */
+  if (atomic_exchange(&pool.taken, 1)) return; /* in use, so already started */
+  if (pool.owner != getpid()) pool.threads = 1; /* after a fork there are no workers */
   pool.owner = getpid();
   pool.spin = spin;
   if (threads > MAX_THREADS) threads = MAX_THREADS;
@@ -171,7 +171,7 @@ static void own_start(int threads, int spin) {
   atomic_store(&pool.taken, 0);
 }
 
-/* A fork copies the thread that calls it alone, in whatever state the others have left the pool. */
+/* A fork copies only the calling thread, and the pool in any state. */
 static void own_after_fork(void) {
   if (pool.threads > 1) pool.lost = pool.threads;
   pool.threads = 1;
@@ -237,8 +237,8 @@ static void own_parallel(hloc_task task, void* const* args, long n, long grain, 
   atomic_store_explicit(&pool.taken, 0, memory_order_release);
 }
 
-/* Scratch without a room, or more than there is: one growing block per thread and slot, given back
- * when the thread ends. */
+/* Scratch without a room, or more than the room has: one growing block per thread and slot, freed when the thread
+ * ends. */
 typedef struct { void* block; size_t bytes; } scratch_slot;
 static _Thread_local scratch_slot* scratch;
 static pthread_key_t scratch_key;
@@ -260,9 +260,9 @@ static void* grown(int slot, size_t bytes) {
   }
   scratch_slot* s = &scratch[slot];
   atomic_fetch_add_explicit(&unplanned, bytes, memory_order_relaxed);
-  if (!bytes) bytes = 1; /* NULL would say that memory is exhausted */
+  if (!bytes) bytes = 1; /* NULL would mean that memory is exhausted */
   if (s->bytes < bytes) {
-    const size_t page = bytes > (1u << 20) ? 2u << 20 : 4096; /* large blocks on huge pages where the system has them */
+    const size_t page = bytes > (1u << 20) ? 2u << 20 : 4096; /* large blocks on huge pages if the system has them */
     size_t rounded = (bytes + bytes / 8 + page - 1) / page * page;
     free(s->block);
     s->block = NULL;
@@ -290,7 +290,7 @@ static hloc_watch* own_set_watch(hloc_watch* given) {
 }
 static size_t own_unplanned(void) { return atomic_load(&unplanned); }
 
-/* One pool per process: a library that is loaded later uses that of the first, whose code therefore stays loaded. */
+/* One pool per process: libraries that are loaded later use that of the first, whose code therefore stays loaded. */
 struct hloc_pool {
   unsigned version;
   void (*start)(int, int);
@@ -310,7 +310,7 @@ static const struct hloc_pool own = {5, own_start, own_stop, own_threads, own_aw
                                      own_scratch, own_give_room, own_unplanned, own_after_fork, own_set_watch,
                                      own_stopped};
 static const struct hloc_pool* used = &own;
-static int asked = MAX_THREADS; /* what this library was started with: the pool may have more, for others */
+static int asked = MAX_THREADS; /* the number of threads of this library: the pool may have more, for others */
 
 const struct hloc_pool* hloc_pool_used(void) { return used; }
 void hloc_pool_share(const struct hloc_pool* other) {
@@ -330,7 +330,7 @@ int hloc_pool_awake(void) { return asked > 1 && used->awake(); }
 void hloc_pool_rouse(void) {
   if (asked > 1) used->rouse();
 }
-/* A traced program has this function (trace.h), which notes who works on what. */
+/* A traced program has this function (trace.h), which records the work of each thread. */
 __attribute__((weak, visibility("hidden"))) void hloc_traced_parallel(
     hloc_task task, void* const* args, long n, long grain,
     void (*parallel)(hloc_task, void* const*, long, long, int), int most);

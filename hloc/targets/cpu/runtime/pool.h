@@ -1,7 +1,7 @@
-/* pool.h: one set of threads for everything a module runs in parallel, and the scratch memory of those threads.
+/* pool.h: one set of threads for all parallel work of a module, and the scratch memory of those threads.
  *
- * In: a function over [begin, end) and how many pieces there are. Out: the function called once for every piece, on
- * several threads at once; hloc_parallel returns when all are done.
+ * In: a function of [begin, end) and the number of pieces. Out: the function is called once for every piece, on several
+ * threads at once; hloc_parallel returns when all are done.
  *
  *   void hloc_pool_start(int threads, int spin);   threads: the caller included, the others with HLOC_STACK_BYTES of
  *                                                  stack each; spin: microseconds until a worker sleeps.
@@ -9,7 +9,7 @@
  *                                                  added, never fewer, but each library has as many work for it as
  *                                                  it asked for, those that its plan has scratch for.
  *   void hloc_pool_stop(void);                     joins the workers (a library calls it before it is unloaded)
- *   int  hloc_pool_threads(void);                  how many work for this library
+ *   int  hloc_pool_threads(void);                  the number of threads of this library
  *   int  hloc_pool_awake(void);                    whether workers are there and none of them sleeps: then a call costs
  *                                                  well under a microsecond, and small work is worth dividing
  *   void hloc_pool_rouse(void);                    wakes them, as a loop of many small steps does before it starts
@@ -23,12 +23,11 @@
  *       with the same slot on the same thread. HLOC_OWN is for tasks, one piece per thread; the others are for the
  *       thread that calls hloc_parallel: HLOC_THIRD for routines whose work others do that take the first two. NULL
  *       when memory is exhausted.
- *   void hloc_give_room(const hloc_room*);         where scratch of this thread, and of its tasks, lies from now on:
- *       the driver gives each step what the plan has set aside for it (hloc/targets/cpu/scratch/steps.py); NULL: none.
- *   size_t hloc_unplanned_bytes(void);             all that was asked for without a room, or with too little of it,
- *       ever: plans cover every routine, so that a program that runs on as many threads as it was compiled for adds
- *       nothing
- *   void hloc_after_fork(void);                    in the child of a fork, whose workers are gone: others start with
+ *   void hloc_give_room(const hloc_room*);         sets the scratch memory of this thread and of its tasks: the driver
+ *       passes each step what the plan reserves for it (hloc/targets/cpu/scratch/steps.py); NULL: none.
+ *   size_t hloc_unplanned_bytes(void);             total bytes ever requested without a room, or with too small a room:
+ *       plans cover every routine, so a program that runs on as many threads as it was compiled for adds nothing
+ *   void hloc_after_fork(void);                    in the child of a fork, which has no workers: new ones start with
  *       the next call
  *   hloc_watch* hloc_set_watch(hloc_watch*);       how the run on this thread is told to stop; returns what was
  *       there. hloc_parallel leaves out ranges of a run that has been told; loops and the driver ask HLOC_STOPS() and
@@ -45,7 +44,7 @@
 typedef void (*hloc_task)(void* const* args, long begin, long end);
 
 enum { HLOC_OWN, HLOC_FIRST, HLOC_SECOND, HLOC_THIRD, HLOC_STACK_BYTES = 1 << 20 };
-/* At `at` lie first, second and third bytes for those slots, then `own` bytes for each of so many threads. */
+/* At `at` are `first`, `second` and `third` bytes for those slots, then `own` bytes for each of `threads` threads. */
 typedef struct { char* at; size_t first, second, third, own; int threads; } hloc_room;
 
 /* signalled: not 0 when `ask` is to be called, on the thread that runs, which returns whether to stop. */

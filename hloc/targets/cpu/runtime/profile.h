@@ -1,7 +1,7 @@
 /* profile.h: a driver that measures its steps, for `hloc run --profile`. Define HLOC_STEPS before including it.
  *
- * Each step counts its runs and its wall-clock time on the thread that calls: a step that the pool works on counts from
- * its start until its last piece is done.
+ * Each step counts its runs and its wall-clock time on the calling thread: a step that runs on the pool counts from its
+ * start to the end of its last piece.
  */
 #pragma once
 #include <stdint.h>
@@ -22,7 +22,7 @@ static inline int64_t hloc_now(void) {
     hloc_step_runs[step]++; \
   } while (0)
 
-/* Copy out what the steps took since the last call of this function, and start counting anew. */
+/* Copy the times of the steps since the last call of this function, and reset them. */
 __attribute__((visibility("default"))) void hloc_step_times(int64_t *nanoseconds, int64_t *runs) {
   for (int i = 0; i < HLOC_STEPS; i++) {
     nanoseconds[i] = hloc_step_nanoseconds[i];

@@ -7,11 +7,11 @@
  *   static inline void N_put(void* const* args, long row, long i, const N_element* e); writes it sorted
  * and, where the comparator is a plain less-than of one operand, #define HLOC_SORT_KEY_BITS 32 (or 64, 16, 8) and
  *   static inline hloc_u64 N_key(const N_element* e);        unsigned, in the order of the comparator: see the helpers
- * and, where it is known, #define HLOC_SORT_LENGTH, the elements of every row: what other rows need is left out.
+ * and, if it is known, #define HLOC_SORT_LENGTH, the elements of every row: code for other rows is omitted.
  * Out: static int N(void* const* args, long rows, long n): sorts every row, stably, over the pool; 0 when done, 1 when
  * memory is exhausted. Rows of up to HLOC_SORT_CHUNK elements are one piece (sort_piece.h), longer ones are merged of
  * several where threads outnumber rows. (Many rows of up to 512 elements: sort_network.h; the first or last elements
- * of rows: sort_select.h.) A comparator that is no order gives some permutation of the row. HLOC_SORT,
+ * of rows: sort_select.h.) A comparator that is not an order gives some permutation of the row. HLOC_SORT,
  * HLOC_SORT_KEY_BITS and HLOC_SORT_LENGTH are undefined afterwards.
  *
  * Keys (sort_keys.h): hloc_sort_key_{s8,s16,s32,s64,f32,f64}(x) orders signed numbers and floats by their total order
@@ -42,7 +42,7 @@ static void N(_sort_rows)(void* const* work, long begin, long end) {
 }
 
 #if HLOC_SORT_LENGTH > HLOC_SORT_CHUNK
-/* One long row: pieces are sorted side by side, then merged pairwise, every merge cut into equal parts. */
+/* One long row: pieces are sorted in parallel, then merged pairwise; every merge is divided into equal parts. */
 static void N(_sort_pieces)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
   const size_t bytes = N(_room)(HLOC_SORT_CHUNK);
@@ -57,7 +57,7 @@ static void N(_sort_pieces)(void* const* work, long begin, long end) {
     N(_sort_piece)(w->from + first, w->to + first, room, count);
   }
 }
-/* How many of the first `rank` elements of the merge come from a. */
+/* The number of elements of a among the first `rank` elements of the merge. */
 static long N(_split)(const ELEMENT* a, long a_count, const ELEMENT* b, long b_count, long rank) {
   long low = rank > b_count ? rank - b_count : 0, high = rank < a_count ? rank : a_count;
   while (low < high) {
@@ -77,7 +77,7 @@ static void N(_merge_pieces)(void* const* work, long begin, long end) {
     const ELEMENT *a = w->from + first, *b = w->from + middle;
     long a0 = N(_split)(a, middle - first, b, last - middle, at - first), b0 = at - first - a0;
     long a1 = N(_split)(a, middle - first, b, last - middle, stop - first), b1 = stop - first - a1;
-    if (a1 < a0 || b1 < b0) { /* only a comparator that is no order: leave the part as it is, a permutation */
+    if (a1 < a0 || b1 < b0) { /* only if the comparator is not an order: the part stays unchanged, a permutation */
       __atomic_store_n(&w->failed, 2, __ATOMIC_RELAXED);
       continue;
     }

@@ -1,4 +1,4 @@
-/* sort_end.h: undefines what was defined for one sort, at the end of sort.h, sort_network.h and sort_select.h. */
+/* sort_end.h: undefines the macros of one sort, at the end of sort.h, sort_network.h and sort_select.h. */
 #undef N
 #undef ELEMENT
 #undef HLOC_SORT

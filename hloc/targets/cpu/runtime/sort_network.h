@@ -1,12 +1,12 @@
 /* sort_network.h: many short rows sorted by a key, stably, as many at once as vectors have lanes (template, included
- * once per sort): rows are columns of a block, and what is compared with what is the same for all of them.
+ * once per sort): rows are columns of a block, and all have the same sequence of comparisons.
  *
  * In: what sort.h says, with HLOC_SORT_KEY_BITS (at most 32) and HLOC_SORT_LENGTH (at most 1 << HLOC_SORT_PLACE_BITS).
  * Out: static int N(void* const* args, long rows, long n), as there; it undefines the same.
  *
  * The network is Batcher's merge exchange (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M): 543 exchanges
- * for 64 elements. Keys carry the places of their elements in the row, so that all are different: equals keep their
- * order. Lanes without a row hold what lay there before; nothing reads them.
+ * for 64 elements. Keys include the positions of their elements in the row, so that all are different: equals keep
+ * their order. Lanes without a row have arbitrary values, which are not read.
  */
 #ifndef HLOC_SORT_NETWORK_H
 #define HLOC_SORT_NETWORK_H
@@ -27,7 +27,7 @@ typedef hloc_s32 N(_place);
 typedef hloc_s64 N(_place);
 #endif
 
-/* keys: [n][HLOC_SORT_LANES]. Of a known length gcc would write out the outer loops. */
+/* keys: [n][HLOC_SORT_LANES]. gcc would unroll the outer loops for a known length. */
 static HLOC_WIDE __attribute__((noinline, noclone)) void N(_exchange_all)(N(_place)* keys, long n) {
   for (long p = 1; p < n; p *= 2)
     for (long k = p; k >= 1; k /= 2)

@@ -1,4 +1,4 @@
-/* sort_piece.h: what sorts a piece of a row in memory, stably (template, included by sort.h and sort_select.h).
+/* sort_piece.h: stable sorting of a piece of a row in memory (template, included by sort.h and sort_select.h).
  *
  * In: as sort.h says: HLOC_SORT as a name N, N_element, N_less where pieces may be merged, N_key and
  * HLOC_SORT_KEY_BITS; HLOC_SORT_LENGTH, the most elements of a piece, where it is known: what longer ones need is left
@@ -57,7 +57,7 @@ typedef hloc_u64 N(_word);
 #endif
 #endif
 
-/* Rows of such a length are pieces that radix sort takes: what merges is left out. */
+/* Rows of such a length are pieces for radix sort: merging is omitted. */
 #if defined(HLOC_SORT_KEY_BITS) && HLOC_SORT_LENGTH >= HLOC_SORT_LEAST_RADIX && HLOC_SORT_LENGTH <= HLOC_SORT_CHUNK
 #define HLOC_SORT_MERGES 0
 #else
@@ -111,8 +111,8 @@ static __attribute__((noinline)) void N(_merge_sort)(ELEMENT* data, ELEMENT* spa
 #if defined(HLOC_SORT_KEY_BITS)
 typedef struct { N(_word) key; ELEMENT element; } N(_keyed);
 
-/* Least significant digit first, eight bits at a time; digits that are the same everywhere cost nothing. Keys are made
- * once and travel with their elements. room: for 2 n of them. */
+/* Least significant digit first, eight bits at a time; digits that are the same everywhere are skipped. Keys are
+ * computed once and moved with their elements. room: for 2 n of them. */
 static void N(_radix_sort)(ELEMENT* data, N(_keyed)* room, long n) {
   enum { DIGITS = (HLOC_SORT_KEY_BITS + 7) / 8 };
   long counts[DIGITS][256], digits[DIGITS], used = 0;
@@ -153,9 +153,8 @@ static void N(_radix_sort)(ELEMENT* data, N(_keyed)* room, long n) {
 #endif
 
 #if HLOC_SORT_COUNTS && HLOC_SORT_KEY_BITS > 64 - HLOC_SORT_FEW_BITS
-/* The same where a key leaves no room for the position: of equals, those at lower positions come before. Keys are
- * signed here, and a register's worth at once: gcc compares wider vectors, and before AVX-512 unsigned ones, one by
- * one. */
+/* The same if a key has no bits for the position: equals are ordered by position. Keys are signed here, one register at
+ * a time: gcc compares wider vectors, and before AVX-512 unsigned ones, element by element. */
 static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
   enum { LANES = HLOC_VECTOR_BYTES / 8 };
   typedef hloc_s64 keys_of_lanes __attribute__((vector_size(HLOC_VECTOR_BYTES)));
@@ -178,8 +177,8 @@ static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
   memcpy(data, spare, n * sizeof *data);
 }
 #elif HLOC_SORT_COUNTS
-/* Few elements: the place of each is how many come before it. Keys with their positions are all different, so that
- * equals keep their order; comparing all with all is quick, as nothing branches. */
+/* Few elements: the position of each is the number of elements before it. Keys with their positions are all different,
+ * so that equals keep their order; comparing all with all is fast, as there are no branches. */
 #if HLOC_SORT_KEY_BITS <= 16
 typedef hloc_u32 N(_place);
 #else
@@ -198,7 +197,7 @@ static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
 }
 #endif
 
-/* What a piece takes beside its elements and as many again, in bytes. */
+/* The bytes that a piece needs besides `data` and `spare`. */
 static size_t N(_room)(long n) {
 #if defined(HLOC_SORT_RADIX)
   if (n >= HLOC_SORT_LEAST_RADIX) return 2 * n * sizeof(N(_keyed));

@@ -1,15 +1,15 @@
-/* sort_select.h: the first or the last elements of rows in sorted order, where they are few (template, included once
- * per sort): only candidates are sorted.
+/* sort_select.h: a few first or last elements of rows in sorted order (template, included once per sort): only
+ * candidates are sorted.
  *
- * In: what sort.h says, with HLOC_SORT_KEY_BITS; HLOC_SORT_KEPT, how many elements are wanted of each row (at most an
- * eighth of it), and HLOC_SORT_FROM_END, 0 for the first ones, 1 for the last ones.
- * Out: static int N(void* const* args, long rows, long n), as there, but N_put is called for the wanted elements only.
- * It undefines the same, and these two.
+ * In: what sort.h says, with HLOC_SORT_KEY_BITS; HLOC_SORT_KEPT, the number of elements selected of each row (at most
+ * an eighth of it), and HLOC_SORT_FROM_END, 0 for the first ones, 1 for the last ones.
+ * Out: static int N(void* const* args, long rows, long n), as there, but N_put is called only for the selected
+ * elements. It undefines the same, and these two.
  *
- * Ranks are keys, upside down for last ones: wanted are those of the lowest ranks. Element i is of group i % groups.
- * The k-th of the groups' lowest ranks is one that k elements at least do not exceed, and few more: these are the
- * candidates. Where so many are equal that there is no room for them, it mostly is the k-th rank of the row; then, or
- * when that has been looked for, equals are counted.
+ * Ranks are keys, complemented for last elements: those with the lowest ranks are selected. Element i is in group
+ * i % groups. At least k elements, and few more, do not exceed the k-th of the groups' lowest ranks: these are the
+ * candidates. If too many are equal for the memory, that rank usually is the k-th rank of the row; then, or after a
+ * search for that rank, equals are counted.
  */
 #ifndef HLOC_SORT_SELECT_H
 #define HLOC_SORT_SELECT_H
@@ -18,7 +18,7 @@
 #endif
 
 #undef HLOC_SORT_LENGTH
-#define HLOC_SORT_LENGTH (3 * HLOC_SORT_KEPT / 2 + 64) /* candidates that there is room for */
+#define HLOC_SORT_LENGTH (3 * HLOC_SORT_KEPT / 2 + 64) /* the most candidates */
 #include "sort_piece.h"
 
 enum {
@@ -35,7 +35,7 @@ static inline N(_word) N(_rank)(void* const* args, long row, long i) {
   return (N(_word))(HLOC_SORT_FROM_END ? key ^ (~0ull >> (64 - HLOC_SORT_KEY_BITS)) : key);
 }
 
-/* By blocks that lie elsewhere than what `args` lead to, so that vectors may do it. */
+/* By blocks in memory that does not alias `args`, so that the loop vectorizes. */
 static HLOC_WIDE void N(_rank_all)(void* const* args, long row, long n, N(_word)* ranks) {
   N(_word) block[HLOC_SORT_BLOCK];
   long first = 0;
@@ -52,7 +52,7 @@ static HLOC_WIDE long N(_below)(const N(_word)* ranks, long n, N(_word) bound) {
   return count;
 }
 
-/* The k-th lowest rank, bit by bit: the highest number that fewer than k lie below. */
+/* The k-th lowest rank, bit by bit: the highest number with fewer than k ranks below it. */
 static N(_word) N(_kth)(const N(_word)* ranks, long n, long k) {
   N(_word) found = 0;
   for (int bit = HLOC_SORT_KEY_BITS - 1; bit >= 0; bit--) {
@@ -62,7 +62,7 @@ static N(_word) N(_kth)(const N(_word)* ranks, long n, long k) {
   return found;
 }
 
-/* A rank that the wanted elements at least do not exceed; lowest: room for one of every group. */
+/* A rank that no selected element exceeds; lowest: memory for one rank of every group. */
 static HLOC_WIDE N(_word) N(_bound)(const N(_word)* ranks, long n, N(_word)* lowest) {
   memcpy(lowest, ranks, N(_GROUPS) * sizeof *ranks);
   for (long first = N(_GROUPS); first < n; first += N(_GROUPS)) {
@@ -79,10 +79,10 @@ static HLOC_WIDE int N(_has_any)(const N(_word)* ranks, long count, N(_word) bou
   return any;
 }
 
-/* Elements up to a rank, and of those that have it only `taken` behind the first `skipped` ones; `some`: not all. */
+/* Elements up to a rank; of those with that rank only `taken` after the first `skipped` ones; `some`: not all. */
 typedef struct { N(_word) rank; int some; long skipped, taken; } N(_limit);
 
-/* The places from first to last - 1 of ranks up to this one: without branches, which nobody could foresee. */
+/* The positions from first to last - 1 of ranks up to this one: without branches, which would be unpredictable. */
 static long N(_places)(const N(_word)* ranks, long first, long last, N(_word) rank, long* places) {
   long count = 0;
   for (long i = first; i < last; i++) {
@@ -92,7 +92,7 @@ static long N(_places)(const N(_word)* ranks, long first, long last, N(_word) ra
   return count;
 }
 
-/* Gets such elements in their order; how many, or -1 where there is no room for them. */
+/* Gets such elements in their order; returns their number, or -1 if there is no memory for them. */
 static long N(_collect)(void* const* args, long row, long n, const N(_word)* ranks, N(_limit) limit, ELEMENT* data) {
   long found = 0, equals = 0, places[HLOC_SORT_BLOCK];
   for (long first = 0; first < n; first += HLOC_SORT_BLOCK) {
@@ -114,7 +114,7 @@ static long N(_collect)(void* const* args, long row, long n, const N(_word)* ran
   return found;
 }
 
-/* The wanted elements alone, however many are like the last of them; `rank`: no lower than the last one's. */
+/* Exactly the selected elements, whatever the number of equals of the last one; `rank`: at least the last one's. */
 static N(_limit) N(_exact_limit)(const N(_word)* ranks, long n, N(_word) rank) {
   long below = N(_below)(ranks, n, rank), equals = 0;
   if (below >= N(_KEPT)) {
@@ -128,7 +128,7 @@ static N(_limit) N(_exact_limit)(const N(_word)* ranks, long n, N(_word) rank) {
 
 typedef struct { void* const* args; long n; int failed; } N(_work);
 
-/* Bytes of so many ranks, rounded up to whole cache lines. */
+/* Bytes of ranks, rounded up to whole cache lines. */
 static size_t N(_rank_bytes)(long count) { return (count * sizeof(N(_word)) + 63) / 64 * 64; }
 
 static void N(_select_rows)(void* const* work, long begin, long end) {

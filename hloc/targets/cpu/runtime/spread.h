@@ -1,11 +1,11 @@
-/* spread.h: rows of a tile, which lies in a cache, to their places in an array that no cache holds.
+/* spread.h: copies rows of a tile in cache to their positions in an array larger than the caches.
  *
  * hloc_spread_rows(from, from_pitch, to, to_pitch, rows, bytes): so many bytes of every r < rows
  *   to[r * to_pitch] ... = from[r * from_pitch] ...      pitches are in bytes, too
- * Where rows are whole lines of a cache they go to memory at once: else the CPU would first read what is overwritten,
- * and drive out of its caches what is read next (transposes of 25 MB take half of the time on a Zen 4). Such stores
- * come after others of the same thread; other threads see them once they see that its task is done, which an atomic
- * addition says (pool.c): x86 keeps no store back behind one.
+ * Rows of whole cache lines use non-temporal stores: else the CPU would first read the overwritten lines, and evict
+ * lines that are read next (transposes of 25 MB take half of the time on a Zen 4). Such stores are weakly ordered after
+ * others of the same thread. Other threads see them when they see that its task is done, which an atomic addition
+ * signals (pool.c): on x86 that orders them.
  * Example: a tile of 32 rows of 128 bytes, 128 apart, to an array with rows of 6144 bytes.
  */
 #ifndef HLOC_SPREAD_H

@@ -1,4 +1,4 @@
-/* topk.c: see topk.h. A heap of {key, place} with the weakest on top; keys are floats as ordered unsigned numbers. */
+/* topk.c: see topk.h. A heap of {key, index} with the smallest on top; keys are floats as ordered unsigned numbers. */
 #include "topk.h"
 
 #include "base.h"
@@ -29,10 +29,10 @@ static void sift_down(entry* heap, long count, long at) {
   heap[at] = e;
 }
 
-enum { SHORTEST = 512 }; /* values of a row that has more ways than to look at one after the other */
+enum { SHORTEST = 512 }; /* shortest row for other algorithms than a linear scan */
 
-/* Groups of a row, for whose strongest values there is room behind the heap; 0 where it is too short to have them, or
- * so long that a second pass takes more time than what it spares: a few values for each of k doublings of n / k. */
+/* The number of groups of a row, whose largest values are stored after the heap; 0 if the row is too short, or so long
+ * that a second pass takes more time than it saves: a few values for each of k doublings of n / k. */
 static long groups_of(long n, long k) {
   enum { FEWEST = 32, SPARED = 200 };
   long groups = FEWEST, doublings = 0;
@@ -41,7 +41,7 @@ static long groups_of(long n, long k) {
   return n >= SHORTEST && 2 * groups <= n && SPARED * k * doublings > n ? groups : 0;
 }
 
-/* Takes in values whose keys are greater than the weakest one's: parts of a block that have such, as there are few. */
+/* Inserts values whose keys are greater than the smallest one's, from the few parts of a block that have such. */
 static void take_in(const float* x, long begin, long n, entry* heap, long k) {
   enum { BLOCK = 64 };
   const long part = n < SHORTEST ? BLOCK : 16;
@@ -49,7 +49,7 @@ static void take_in(const float* x, long begin, long n, entry* heap, long k) {
     const long end = n - i < BLOCK ? n : i + BLOCK;
     const hloc_u32 least = heap[0].key;
     int any = 0;
-    for (long j = i; j < end; j++) any |= key_of(x[j]) > least; /* vectorizes; most blocks hold nothing new */
+    for (long j = i; j < end; j++) any |= key_of(x[j]) > least; /* vectorizes; most blocks have no new values */
     if (!any) continue;
     for (long first = i; first < end; first += part) {
       const long last = end - first < part ? end : first + part;
@@ -68,7 +68,7 @@ static void take_in(const float* x, long begin, long n, entry* heap, long k) {
   }
 }
 
-/* A key that k values of a row at least reach: the k-th of the strongest values of its groups, value j being of group
+/* A key that at least k values of a row reach: the k-th of the largest values of its groups; value j is in group
  * j % groups. */
 static hloc_u32 reached_key(const float* x, long n, entry* heap, long k, hloc_u32* strongest, long groups) {
   for (long g = 0; g < groups; g++) strongest[g] = key_of(x[g]);
@@ -92,7 +92,7 @@ static hloc_u32 reached_key(const float* x, long n, entry* heap, long k, hloc_u3
 static void one_row(const work* w, const float* x, float* values, int* places, entry* heap) {
   const long k = w->k, groups = groups_of(w->n, k);
   const hloc_u32 reached = groups ? reached_key(x, w->n, heap, k, (hloc_u32*)(heap + k + 1), groups) : 0;
-  if (reached) { /* all of these leave again */
+  if (reached) { /* all of these are removed again */
     for (long j = 0; j < k; j++) heap[j] = (entry){reached - 1, (hloc_s32)w->n};
     take_in(x, 0, w->n, heap, k);
   } else {
@@ -100,14 +100,14 @@ static void one_row(const work* w, const float* x, float* values, int* places, e
     for (long j = k / 2; j-- > 0;) sift_down(heap, k, j);
     take_in(x, k, w->n, heap, k);
   }
-  for (long count = k; count > 0; count--) { /* the weakest leaves first and goes last */
+  for (long count = k; count > 0; count--) { /* the smallest is removed first and stored last */
     values[count - 1] = value_of(heap[0].key), places[count - 1] = heap[0].place;
     heap[0] = heap[count - 1];
     if (count > 1) sift_down(heap, count - 1, 0);
   }
 }
 
-/* Few values: the place of each is how many are stronger (see sort.h). */
+/* Few values: the position of each is the number of larger ones (see sort_piece.h). */
 enum { FEW = 64 };
 static void short_row(const work* w, const float* x, float* values, int* places) {
   hloc_u64 strength[FEW], before[FEW];
@@ -118,7 +118,7 @@ static void short_row(const work* w, const float* x, float* values, int* places)
     if ((long)before[i] < w->k) values[before[i]] = x[i], places[before[i]] = (int)i;
 }
 
-/* The strongest of few values, one after the other: each time all are looked at, and the winner leaves. */
+/* The largest of few values, one by one: each time all are compared, and the largest is removed. */
 static void first_of_short_row(const work* w, const float* x, float* values, int* places) {
   enum { PRESENT_BIT = 40 };
   hloc_u64 strength[FEW];

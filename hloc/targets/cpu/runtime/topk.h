@@ -1,4 +1,4 @@
-/* topk.h: the k largest values of f32 rows with their places, in falling order, the earlier of equals first.
+/* topk.h: the k largest values of f32 rows with their indices, in decreasing order, the earlier of equals first.
  *
  * int hloc_topk_f32(const float* x, float* values, int* places, long rows, long n, long k, long row_stride):
  * 0 when done, 1 when memory is exhausted. NaN counts as larger than everything (total order). A row is read once:

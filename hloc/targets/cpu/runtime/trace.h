@@ -1,16 +1,16 @@
-/* trace.h: a driver that notes when each of its steps ran, and which thread worked on it, for `hloc run --trace`.
+/* trace.h: a driver that records when each of its steps ran, and on which thread, for `hloc run --trace`.
  *
- * Define HLOC_STEPS and HLOC_TURNS before including it. Each thread has a list of events of its own. The first
- * HLOC_TURNS iterations of a loop are noted one by one; the times of the others are summed for each step. Times are
- * nanoseconds of CLOCK_MONOTONIC. Events of a thread nest, and stand in the order in which they end:
+ * Define HLOC_STEPS and HLOC_TURNS before including it. Each thread has its own list of events. The first HLOC_TURNS
+ * iterations of a loop are recorded one by one; the times of the others are summed for each step. Times are
+ * nanoseconds of CLOCK_MONOTONIC. Events of a thread nest, and are in the order in which they end:
  *
  *   HLOC_CALL     the whole run
  *   HLOC_STEP     number: of the step
  *   HLOC_LOOP     number: of the loop; count: its iterations, with the last one, which is the condition alone
  *   HLOC_TURN     number: of the loop; count: of the iteration, from 0
- *   HLOC_FOLDED   number: of the loop; count: how many iterations these are
+ *   HLOC_FOLDED   number: of the loop; count: the number of these iterations
  *   HLOC_SUM      of the HLOC_FOLDED before it: number: of a step; count: its runs; begin: 0; end: nanoseconds
- *   HLOC_PIECE    number: of the step; count: how many ranges of a parallel loop this thread ran one after another
+ *   HLOC_PIECE    number: of the step; count: the number of consecutive ranges of a parallel loop on this thread
  *   HLOC_WAIT     number: of the step: its thread waits for the others
  */
 #pragma once
@@ -118,7 +118,7 @@ static void hloc_traced_piece(void *const *args, long begin, long end) {
   }
 }
 
-/* What hloc_parallel (pool.c) does in a traced program. */
+/* The part of hloc_parallel (pool.c) for traced programs. */
 __attribute__((visibility("hidden")))
 void hloc_traced_parallel(hloc_task task, void *const *args, long n, long grain,
                           void (*parallel)(hloc_task, void *const *, long, long, int), int most) {
@@ -143,8 +143,8 @@ static int64_t hloc_trace_begin(void) {
 }
 static void hloc_trace_end(int64_t begin) { hloc_note(HLOC_CALL, 0, 0, begin, hloc_now()); }
 
-/* The events of a thread, from 0, which stay until the next run, and how many were lost; then it has none. Returns how
- * many there are, or -1 for a thread that is not there. */
+/* The events of a thread, from 0, which are valid until the next run, and the number of lost ones; then its list is
+ * empty. Returns the number of events, or -1 for a thread that does not exist. */
 __attribute__((visibility("default"))) int64_t hloc_take_events(int number, hloc_event **events, int64_t *lost) {
   if (number >= hloc_track_count || number >= HLOC_MOST_TRACKS) return -1;
   hloc_track *track = &hloc_tracks[number];

@@ -1,4 +1,4 @@
-/* triangular.h: Cholesky factors, and triangular systems of equations, of batches of row-major matrices.
+/* triangular.h: Cholesky factorizations and triangular solves of batches of row-major matrices.
  *
  * int hloc_cholesky_f32(int lower, long n, long batch, const float* a, float* factor)
  *   a, factor: [batch][n][n]. lower: the lower triangle of `a` is read and the factor is lower; else both are upper.
@@ -8,10 +8,10 @@
  *   [batch][n][m], from the right [batch][m][n]. x must not overlap a or b.
  * The same with f64 for doubles. Return 0 when done, 1 when memory is exhausted.
  *
- * Both do the same to a few rows x[r..] at a time, which lie in registers, a strip of columns wide: they subtract all
- * rows above, each times a factor, and then solve the small triangle on the diagonal. A Cholesky factor is its own x.
- * Matrices of a batch go to different threads, and so do the strips of one large matrix.
- * One or two right sides are solved one by one, by rows of the matrix as they lie in memory.
+ * Both process a few rows x[r..] at a time, which are in registers, a strip of columns wide: they subtract all rows
+ * above, each times a factor, and then solve the small triangle on the diagonal. A Cholesky factor is its own x.
+ * Matrices of a batch are distributed over threads, and so are the strips of one large matrix.
+ * One or two right-hand sides are solved one by one, by rows of the matrix in memory.
  */
 #ifndef HLOC_TRIANGULAR_H
 #define HLOC_TRIANGULAR_H

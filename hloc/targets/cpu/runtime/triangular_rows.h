@@ -1,7 +1,7 @@
 /* triangular_rows.h: triangular.h for one type (template; triangular_f32.c and triangular_f64.c include it).
  *
  * In (macros): F(name) the instance's name, REAL, VECTOR of vector.h, TRANSPOSE its square transpose, SQRT.
- * Parts (parts.h): CHOLESKY; SOLVE, which few right sides need, and STRIPS of more of them.
+ * Parts (parts.h): CHOLESKY; SOLVE, for few right-hand sides, and STRIPS, for more of them.
  */
 #include <string.h>
 
@@ -14,9 +14,9 @@
 #define HLOC_SOLVE 2
 #define HLOC_STRIPS 3
 
-/* PANEL: rows of a factor that one thread finishes before all go on; PIECE: multiply-adds that are worth a thread; FEW:
- * right sides that are solved one by one.
- * These, and how memory is laid out, are known to hloc/targets/cpu/scratch/triangular.py. */
+/* PANEL: rows of a factor that one thread finishes before all continue; PIECE: least multiply-adds for a thread; FEW:
+ * most right-hand sides that are solved one by one.
+ * hloc/targets/cpu/scratch/triangular.py uses the same numbers and memory layout. */
 enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_VECTOR_BYTES == 64 ? 8 : 4, F(VECTORS) = 2,
        F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = 64, F(PIECE) = 65536, F(MANY) = 8, F(LARGE) = 256,
        F(FEW) = 2 };
@@ -27,7 +27,7 @@ static inline long F(up)(long n, long unit) { return (n + unit - 1) / unit * uni
 /* -- the rows ------------------------------------------------------------------------------------------------------ */
 
 #if HLOC_IS_HERE(HLOC_CHOLESKY) || HLOC_IS_HERE(HLOC_STRIPS)
-/* x[r + i] less the sum over k < r of factors[k][i] x[k]. step, stride: from row to row of factors and x. */
+/* x[r + i] minus the sum over k < r of factors[k][i] x[k]. step, stride: row strides of factors and x. */
 static inline F(tile) F(subtracted)(const REAL* factors, long step, const REAL* x, long stride, long r) {
   F(tile) t;
   HLOC_UNROLL for (int i = 0; i < F(ROWS); i++)
@@ -82,8 +82,8 @@ static void F(turn)(const REAL* from, long from_stride, REAL* to, long to_stride
 /* -- Cholesky ------------------------------------------------------------------------------------------------------ */
 
 #if HLOC_IS_HERE(HLOC_CHOLESKY)
-/* The upper factor in the making: rows and columns are filled up with those of the unit matrix. What lies below the
- * diagonal is never read but by lanes that write there. Row r + i times inverse[i] for the rows of this panel. */
+/* The partial upper factor: rows and columns are padded with those of the identity matrix. Elements below the diagonal
+ * are read only by lanes that write there. Row r + i times inverse[i] for the rows of this panel. */
 typedef struct { REAL* u; long n, stride; long panel, first_strip; REAL inverse[F(PANEL)]; } F(factor);
 
 static long F(factor_stride)(long n) {
@@ -91,7 +91,7 @@ static long F(factor_stride)(long n) {
   return stride * sizeof(REAL) % 1024 ? stride : stride + F(WIDTH); /* rows in different sets of the cache */
 }
 
-/* The upper factor of a small matrix, of which the upper triangle is read; 0 where it has none. */
+/* The upper factor of a small matrix, of which the upper triangle is read; 0 if it has none. */
 static int F(small_factor)(const REAL* a, long stride, REAL* t, REAL* inverse) {
   for (int i = 0; i < F(ROWS); i++)
     for (int j = 0; j < F(ROWS); j++) t[i * F(ROWS) + j] = a[i * stride + j];
@@ -107,7 +107,7 @@ static int F(small_factor)(const REAL* a, long stride, REAL* t, REAL* inverse) {
   return 1;
 }
 
-/* The rows of a panel in its own columns; 0 where the matrix is not positive definite. */
+/* The rows of a panel in its own columns; 0 if the matrix is not positive definite. */
 static int F(diagonal)(F(factor)* f, long end) {
   const long stride = f->stride;
   for (long r = f->panel; r < end; r += F(ROWS)) {
@@ -144,7 +144,7 @@ static int F(factorize)(F(factor)* f) {
   return 1;
 }
 
-/* The triangle of `a` as an upper one, and back. Of a lower one, LANES rows become columns at a time. */
+/* The triangle of `a` as an upper one, and back. A lower one is transposed, LANES rows at a time. */
 static void F(load_factor)(const F(factor)* f, const REAL* a, int lower) {
   const long n = f->n, stride = f->stride, rows = F(up)(n, F(ROWS)), columns = F(up)(n, F(WIDTH));
   for (long r = 0; lower && r < n; r += F(LANES)) {
@@ -205,10 +205,10 @@ int F(cholesky)(int lower, long n, long batch, const REAL* a, REAL* factor) {
 
 #endif
 
-/* -- triangular systems -------------------------------------------------------------------------------------------- */
+/* -- triangular solves --------------------------------------------------------------------------------------------- */
 
-/* All forms as one of a lower triangle from the left: elements of the matrix and of b and x are so far from row to row
- * and from column to column. An upper triangle is a lower one read from its end, which reversed says of b and x. */
+/* All forms as a solve with a lower triangle from the left: row and column strides of the matrix and of b and x. An
+ * upper triangle is a lower one read from its end; reversed: so are b and x. */
 typedef struct {
   const REAL *a, *b;
   REAL *x, *packed;
@@ -216,8 +216,8 @@ typedef struct {
   int from_left, reversed, unit, failed;
 } F(system);
 
-/* ROWS rows of the matrix side by side, up to the diagonal, one such group behind the other; then the inverses of the
- * diagonal. Rows that fill up the last group are those of the unit matrix. */
+/* Groups of ROWS interleaved rows of the matrix, up to the diagonal; then the inverses of the diagonal. The last group
+ * is padded with rows of the identity matrix. */
 static long F(packed_size)(long n) {
   const long groups = F(up)(n, F(ROWS)) / F(ROWS);
   return F(up)(F(ROWS) * F(ROWS) * groups * (groups + 1) / 2 + groups * F(ROWS), F(WIDTH));
@@ -234,7 +234,7 @@ HLOC_MAY_BE_MISSING void F(some_strips)(void* const* args, long begin, long end)
 #endif
 
 #if HLOC_IS_HERE(HLOC_STRIPS)
-/* 0 where a number on the diagonal is so large that its inverse is subnormal, which is flushed to zero. */
+/* 0 if a number on the diagonal is so large that its inverse is subnormal, which is flushed to zero. */
 HLOC_OF_PARTS int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
   int inverses = 1;
   const long n = s->n, rows = F(up)(n, F(ROWS)), across = s->a_row, along = s->a_column;
@@ -258,7 +258,7 @@ HLOC_OF_PARTS int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
   return inverses;
 }
 
-/* A strip of right sides: into memory of its own, solved there, and out. */
+/* A strip of right-hand sides: copied to scratch memory, solved there, and copied back. */
 static void F(solve_strip)(const F(system)* s, REAL* packed, REAL* strip, const REAL* b, REAL* x, long column) {
   const long n = s->n, m = s->m, rows = F(up)(n, F(ROWS)), width = m - column < F(WIDTH) ? m - column : F(WIDTH);
   REAL* inside = strip + (s->reversed ? (rows - n) * F(WIDTH) : 0);
@@ -289,8 +289,8 @@ static REAL F(dot)(const REAL* a, const REAL* x, long n) {
   return total;
 }
 
-/* One right side, x, whose elements lie side by side: along the rows of the matrix as it lies in memory, which are its
- * rows, each a dot product with what is solved, or its columns, each subtracted from what is not. */
+/* One right-hand side, x, with contiguous elements: along the contiguous lines of the matrix in memory. These are its
+ * rows, each a dot product with the solved elements, or its columns, each subtracted from the unsolved ones. */
 static void F(solve_line)(const F(system)* s, const REAL* a, REAL* x) {
   const long n = s->n, by_columns = s->a_column != 1 && s->a_column != -1;
   for (long k = 0; k < n; k++) {
@@ -343,7 +343,7 @@ HLOC_OF_PARTS void F(some_systems)(void* const* args, long begin, long end) {
   }
 }
 
-/* Strips of one system, whose matrix is packed. */
+/* Strips of one system, with a packed matrix. */
 HLOC_OF_PARTS void F(some_strips)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
   REAL* strip = hloc_scratch(HLOC_OWN, F(up)(s->n, F(ROWS)) * F(WIDTH) * sizeof(REAL));

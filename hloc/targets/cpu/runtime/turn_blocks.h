@@ -1,9 +1,9 @@
 /* turn_blocks.h: turn.h for one size (template; turn_8.c ... turn_64.c include it).
  *
  * In (macros): TURN its name, F(name) those of its parts, ELEMENT of that size, PER_PIECE of them fill sixteen bytes,
- * LANES: TURN_LANES_n of half as many. Pieces of sixteen bytes of PER_PIECE rows are turned by perfect shuffles, rounds
- * that interleave row i with row i + PER_PIECE / 2. Registers of 32 bytes hold a piece in either half, of rows that lie
- * PER_PIECE apart, and turn two such blocks at once.
+ * LANES: TURN_LANES_n of half as many. Pieces of sixteen bytes of PER_PIECE rows are transposed by perfect shuffles,
+ * rounds that interleave row i with row i + PER_PIECE / 2. Registers of 32 bytes have a piece in each half, of rows
+ * that are PER_PIECE apart, and transpose two such blocks at once.
  */
 #include "turn.h"
 #include "vector.h"
@@ -14,7 +14,8 @@ enum { TURN_PAGE = 4096, TURN_STREAMS = 16 };
 enum { TURN_PIECE = 16, TURN_HALVES = HLOC_VECTOR_BYTES >= 32 ? 2 : 1, TURN_REGISTER = TURN_PIECE * TURN_HALVES };
 typedef unsigned char turn_piece __attribute__((vector_size(TURN_PIECE), aligned(1), may_alias));
 
-/* What a mix of two registers of n lanes takes: lanes a, a + 1 ... of the one in turn with those of the other. */
+/* The indices of a shuffle of two registers of n lanes: lanes a, a + 1 ... of one interleaved with those of the
+ * other. */
 #define TURN_LANES_1(a, n) (a), (a) + (n)
 #define TURN_LANES_2(a, n) TURN_LANES_1(a, n), TURN_LANES_1((a) + 1, n)
 #define TURN_LANES_4(a, n) TURN_LANES_2(a, n), TURN_LANES_2((a) + 2, n)
@@ -30,7 +31,7 @@ typedef unsigned char turn_piece __attribute__((vector_size(TURN_PIECE), aligned
 #define TURN_MIX(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
 #endif
 
-/* The pieces at two places, in a register. */
+/* The pieces at two addresses, in a register. */
 typedef unsigned char turn_bytes __attribute__((vector_size(TURN_REGISTER)));
 HLOC_INLINE turn_bytes turn_loaded(const void* low, const void* high) {
 #if HLOC_VECTOR_BYTES < 32
@@ -45,9 +46,8 @@ HLOC_INLINE turn_bytes turn_loaded(const void* low, const void* high) {
 #endif
 }
 
-/* Asks for the lines of a row's next bytes: the next tile's. CPUs do so by themselves where few rows, or rows of one
- * page, are read side by side; where many are, each in pages of its own, tiles from memory take 0.5 to 0.75 of the time
- * (a Zen 4). */
+/* Prefetches the lines of a row's next bytes, for the next tile. CPUs do that by themselves for few rows, or rows in
+ * one page. With many rows in different pages, tiles from memory take 0.5 to 0.75 of the time (on a Zen 4). */
 HLOC_INLINE void turn_ahead(const void* next, long bytes) {
   for (long at = 0; at < bytes; at += 64) __builtin_prefetch((const char*)next + at, 0, 2);
 }
@@ -74,7 +74,7 @@ HLOC_INLINE F(lanes) F(high)(F(lanes) a, F(lanes) b) {
   return TURN_MIX(F(lanes), a, b, TURN_IN_HALVES(LANES, PER_PIECE / 2, PER_PIECE * TURN_HALVES));
 }
 
-/* The first COLUMNS elements of COLUMNS rows, in either half, as so many columns. */
+/* The first COLUMNS elements of COLUMNS rows, in each half, as COLUMNS columns. */
 HLOC_INLINE void F(turned)(F(lanes)* row) {
   HLOC_UNROLL for (int round = 1; round < F(COLUMNS); round *= 2) {
     F(lanes) mixed[F(COLUMNS)];
@@ -86,7 +86,7 @@ HLOC_INLINE void F(turned)(F(lanes)* row) {
   }
 }
 
-/* The pieces at ROWS places as COLUMNS columns. */
+/* The pieces at ROWS addresses as COLUMNS columns. */
 HLOC_INLINE void F(columns)(const ELEMENT* const* row, F(lanes)* column) {
   HLOC_UNROLL for (int i = 0; i < F(COLUMNS); i++)
     column[i] = (F(lanes))turn_loaded(row[i], row[i + F(COLUMNS) * (TURN_HALVES - 1)]);

@@ -8,7 +8,7 @@
  *   hloc_fold_f32(v)       of HLOC_LANES32 vectors (which it changes): the sum of each one's lanes, as one vector
  *   hloc_low_32(a, b), hloc_high_32(a, b): the first, the last halves of a and b, lane by lane in turn; _64 likewise
  *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
- *   hloc_swapped_<f32, f64>(v): neighbouring lanes change places
+ *   hloc_swapped_<f32, f64>(v): neighbouring lanes exchanged
  *   HLOC_IN_REGISTER(v)    v, just loaded, is used several times: gcc would load it again in each instruction
  *   HLOC_UNROLL            before a loop whose body works on a register array
  *   HLOC_EACH_<n>(X)       X(0) X(1) ... X(n - 1), n 1, 3, 7 or even, up to 14: as written out; with register arrays
@@ -146,7 +146,7 @@ HLOC_DEFINE_SWAPPED(f32, u32, HLOC_SWAP4)
 HLOC_DEFINE_SWAPPED(f64, u64, HLOC_SWAP2)
 #endif
 
-/* What is left of two vectors is laid alternately into one, until one is left. */
+/* Partial sums of two vectors are interleaved into one, until one vector remains. */
 HLOC_INLINE hloc_vf32 hloc_fold_f32(hloc_vf32* v) {
   HLOC_UNROLL for (int half = HLOC_LANES32 / 2; half; half /= 2) {
     HLOC_UNROLL for (int i = 0; i < half; i++) {

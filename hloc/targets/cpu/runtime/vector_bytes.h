@@ -1,4 +1,4 @@
-/* vector_bytes.h: how wide the widest registers are that the compiler may use.
+/* vector_bytes.h: the width of the widest registers that the compiler may use.
  *
  * In: the target macros that -march sets. Out: HLOC_VECTOR_BYTES: 64 (AVX-512), 32 (AVX2), else 16 (SSE2, NEON,
  * anything: the compiler splits them). Example: a vector of f32 has HLOC_VECTOR_BYTES / 4 lanes.
