@@ -1,7 +1,7 @@
 /* complex.h: HLO's functions of c64 and c128.
  *
  * In: complex_arithmetic.h. Out, for T in c64 c128: hloc_<op>_<T> for exp expm1 log log1p sqrt rsqrt logistic sinh cosh
- *   tanh sin cos tan power atan2, beside what complex_arithmetic.h has.
+ *   tanh sin cos tan power atan2, in addition to complex_arithmetic.h.
  * c64's functions are computed in f64 and rounded once, which also keeps them from overflowing between.
  *
  * docs/support.md has the errors of finite arguments whose results are normal numbers, and what cancels. Infinities,
@@ -97,7 +97,7 @@ HLOC_FN hloc_c128 hloc_logistic_c128(hloc_c128 z) {
     return hloc_complex_f64(z.re > 0.0 ? 1.0 : 0.0, hloc_copysign_f64(0.0, z.im));
   return hloc_complex_f64(y.re, z.im == 0.0 ? z.im : y.im);
 }
-/* sinh and cosh beyond what e^x holds, which a small sine or cosine may bring back */
+/* sinh and cosh beyond the range of e^x; a small sine or cosine may bring the result back into range */
 HLOC_FN hloc_c128 hloc_huge_sinh_c128(double x, hloc_angle y) {
   y.cos = x < 0.0 ? -0.5 * y.cos : 0.5 * y.cos;
   y.sin *= 0.5;

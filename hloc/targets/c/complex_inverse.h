@@ -13,7 +13,7 @@
 HLOC_FN hloc_c128 hloc_root_below_c128(hloc_c128 z) { return hloc_sqrt_c128(hloc_complex_f64(1.0 - z.re, -z.im)); }
 HLOC_FN hloc_c128 hloc_root_above_c128(hloc_c128 z) { return hloc_sqrt_c128(hloc_complex_f64(1.0 + z.re, z.im)); }
 
-/* Of so large numbers, infinite ones among them, the logarithm of twice their length is what is left. */
+/* For so large numbers, also infinite ones, the result is the logarithm of twice their length. */
 HLOC_FN int hloc_is_vast_c128(hloc_c128 z) {
   return (hloc_larger_part_f64(z.re, z.im) > 0x1p500) | hloc_is_infinite_c128(z);
 }
@@ -44,7 +44,7 @@ HLOC_FN hloc_c128 hloc_asinh_c128(hloc_c128 z) { /* -i asin(iz) */
   hloc_c128 w = hloc_asin_c128(hloc_complex_f64(-z.im, z.re));
   return hloc_complex_f64(w.im, -w.re);
 }
-HLOC_FN hloc_c128 hloc_acosh_c128(hloc_c128 z) { /* i acos(z) or -i acos(z), whichever lies to the right */
+HLOC_FN hloc_c128 hloc_acosh_c128(hloc_c128 z) { /* i acos(z) or -i acos(z): the one with the nonnegative real part */
   hloc_c128 w = hloc_acos_c128(z);
   return hloc_complex_f64(hloc_abs_f64(w.im), hloc_copysign_f64(w.re, z.im));
 }
@@ -54,7 +54,7 @@ HLOC_FN hloc_c128 hloc_atanh_c128(hloc_c128 z) {
   double a = hloc_abs_f64(z.re), b = z.im, by = hloc_scale_for_squares_f64(hloc_larger_part_f64(1.0 - a, b));
   double x = (1.0 - a) * by, y = b * by, more = 4.0 * (by < 1.0 ? a * by : a) / (x * x + y * y);
   more = by < 1.0 ? more * by : more;
-  double u = 1.0 + more, low = more - (u - 1.0); /* where it counts: else more is far below or above 1 */
+  double u = 1.0 + more, low = more - (u - 1.0); /* where it matters: else more is far below or above 1 */
   double re = 0.25 * (hloc_log_of_sum_f64(u, more < 1.0 ? low : 0.0) + (by > 1.0 ? 831.77661667193439 : 0.0));
   double im = 0.5 * hloc_atan2_f64(2.0 * b, (1.0 - a) * (1.0 + a) - b * b);
   int is_infinite = hloc_is_infinite_c128(z);

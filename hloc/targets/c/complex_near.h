@@ -2,7 +2,7 @@
  *
  * In: complex.h. Out, for CPUs, T in c64 c128 and op in exp expm1 logistic sinh cosh tanh sin cos tan power:
  *   hloc_<op>_is_near_<T>, whether the formula holds: no angle is large, none infinite, no e^x too large; and
- *   hloc_<op>_near_<T>, which holds where that is so. Loops compute these, and where they have to hloc_<op>_far_<T>,
+ *   hloc_<op>_near_<T>, which is valid if that is so. Loops compute these, and if necessary hloc_<op>_far_<T>,
  *   which is hloc_<op>_<T> as one function for all loops of a unit: that is rare, and gcc takes long for each.
  * Example: hloc_exp_is_near_c64((1, 2)) == 1; hloc_exp_is_near_c64((1, NAN)) == 0
  */

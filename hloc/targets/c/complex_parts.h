@@ -1,7 +1,7 @@
 /* complex_parts.h: building blocks of functions of complex numbers: sums and products in two parts, angles,
  * exponentials that do not overflow before they are multiplied, logarithms of sums of squares.
  *
- * In: floats.h. Out: hloc_<helper>_f64, without branches but for hloc_angle_f64, for complex.h and its like.
+ * In: floats.h. Out: hloc_<helper>_f64, without branches except hloc_angle_f64, for complex.h and similar files.
  * A number "in two" is high + low, low being below half a unit in the last place of high: 106 bits. Where there is no
  * multiply-add (HLOC_FMA), products are split (T. J. Dekker, A floating-point technique, 1971).
  * Example: hloc_product_f64(1 + 2^-30, 1 + 2^-30, &low) == 1 + 2^-29, low == 2^-60
@@ -72,8 +72,8 @@ HLOC_FN double hloc_exp_and_less_f64(double x, double* less) {
   return x < -708.0 ? 0.0 : 2.0 * hloc_fma_f64(half, p, half);
 #endif
 }
-/* e^x as the result times *power: both are normal numbers from e^-1400 to e^1418, so what they are multiplied with one
- * after the other may bring the product back into range. */
+/* e^x as the result times *power: both are normal numbers from e^-1400 to e^1418. Other factors between the two may
+ * bring the product back into range. */
 HLOC_FN double hloc_exp_in_two_f64(double x, double* power) {
   double clamped = x < -1400.0 ? -1400.0 : x > 1418.5 ? 1418.5 : x;
 #if HLOC_CUDA
@@ -107,7 +107,7 @@ HLOC_FN double hloc_scale_for_squares_f64(double most) {
 HLOC_FN double hloc_log_of_scale_f64(double by) {
   return by < 1.0 ? -415.88830833596718 : by > 1.0 ? 415.88830833596718 : 0.0;
 }
-/* (x + x_low)^2 + y^2 = u + low, for log_of_sum; x_low is 0 but where x is rounded. */
+/* (x + x_low)^2 + y^2 = u + low, for log_of_sum; x_low is 0 unless x is rounded. */
 HLOC_FN double hloc_squares_f64(double x, double x_low, double y, double* low) {
   double x_rest, y_rest, sum_rest, one = hloc_product_f64(x, x, &x_rest), other = hloc_product_f64(y, y, &y_rest);
   double u = hloc_two_sum_f64(one, other, &sum_rest);
@@ -131,7 +131,7 @@ HLOC_FN double hloc_direction_in_two_f64(double y, double x, double* low) {
   double of_small = hloc_product_f64(k, small, &of_small_low);
   double above = small - of_large, below = hloc_fast_two_sum_f64(large, of_small, &d_low), inverse = 1.0 / below;
   double d = above * inverse, square, cube, third, rest;
-  double d_below = hloc_product_f64(d, below, &rest); /* what is left of the quotient */
+  double d_below = hloc_product_f64(d, below, &rest); /* the remainder of the quotient */
   d_low = (((above - d_below) - rest) - of_large_low - d * (d_low + of_small_low)) * inverse;
   double square_low, cube_low, third_low, p = -4.7619047619047616e-02;
   square = hloc_product_f64(d, d, &square_low);

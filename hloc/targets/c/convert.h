@@ -32,7 +32,7 @@ HLOC_FN double hloc_convert_s64_f64(hloc_s64 x) { /* the high half as a number f
   double high = hloc_low_half((hloc_u64)x >> 32 ^ 0x80000000u) - 0x1p31;
   return hloc_fma_f64(high, 0x1p32, hloc_low_half((hloc_u64)x));
 }
-/* 53 bits, of which the last is one where any of those behind it is: to round these to f32 is to round x */
+/* 53 bits; the last is one if any lower bit of x is (sticky bit): rounding these to f32 rounds x */
 HLOC_FN hloc_u64 hloc_rounded_to_odd(hloc_u64 x) { return (x | ((x & 0x7ff) + 0x7ff)) & ~0x7ffull; }
 HLOC_FN float hloc_convert_u64_f32(hloc_u64 x) {
   hloc_u64 is_long = -(hloc_u64)(x > 1ull << 53);

@@ -39,7 +39,7 @@ HLOC_FN float hloc_remainder_by_power_f32(float a, float b) {
 
 /* The same of numbers of at most eleven bits, in f64 and without a call: each step takes off the upper 44 bits of the
  * quotient, whose products are exact, and leaves less than 2^-43. One step for quotients below 2^41 (f16), six for any
- * bf16. A quotient may have been rounded up: then what is left is negative, by less than the divisor. */
+ * bf16. A quotient may have been rounded up: then the remainder is negative, by less than the divisor. */
 #if HLOC_CUDA
 HLOC_FN float hloc_remainder_of_few_bits_f32(float a, float b, int steps) { return fmodf(a, b); }
 #else
@@ -157,7 +157,7 @@ HLOC_FN float hloc_log_parts_f32(float f, float e) {
   tail = hloc_fma_f32(square, -0.5f, tail);
   return hloc_fma_f32(e, 0.693145751953125f, f + tail);
 }
-HLOC_FN float hloc_log_special_f32(float x, float y) { /* x: the logarithm's argument, y: its value where regular */
+HLOC_FN float hloc_log_special_f32(float x, float y) { /* x: the logarithm's argument, y: its value if regular */
   y = x == HLOC_INF_F32 ? x : y;
   y = x == 0.0f ? -HLOC_INF_F32 : y;
   return x < 0.0f ? HLOC_NAN_F32 : x != x ? x : y;
@@ -177,7 +177,7 @@ HLOC_FN float hloc_log1p_f32(float x) {
   float m = hloc_from_bits_f32(hloc_bits_f32(u) - ((hloc_u32)e << 23));
   float y = hloc_log_parts_f32((m - 1.0f) + lost * scale, (float)e);
   y = __builtin_fabsf(x) < 1e-30f ? x : y; /* also -0 */
-  return hloc_log_special_f32(u, y); /* always: gcc makes no vectors of log1p(exp(x)) where this is conditional */
+  return hloc_log_special_f32(u, y); /* always: gcc does not vectorize log1p(exp(x)) if this is conditional */
 }
 
 HLOC_FN float hloc_logistic_f32(float x) { /* never overflows: results near zero keep their digits */
@@ -355,7 +355,7 @@ HLOC_FN float hloc_power_f32(float x, float y) {
   float magnitude = hloc_exp2_wide_f32((double)y * hloc_log2_wide_f32(__builtin_fabsf(x)));
   magnitude = __builtin_fabsf(x) == 1.0f ? 1.0f : magnitude;
   float half = 0.5f * y;
-  /* not rint: what gcc does not know of a constant is a condition without vectors */
+  /* not rint: gcc does not fold it for a constant, and does not vectorize the condition that remains */
   int whole = __builtin_floorf(y) == y, odd = whole & (__builtin_floorf(half) != half);
   hloc_u32 sign = odd ? hloc_bits_f32(x) & 0x80000000u : 0u;
   float result = hloc_from_bits_f32(hloc_bits_f32(magnitude) | sign);

@@ -117,7 +117,7 @@ HLOC_FN double hloc_exp_times_power_f64(double r, hloc_s64 sum) {
   return p * hloc_from_bits_f64(first << 52) * hloc_from_bits_f64(second << 52);
 }
 #define HLOC_EXP_SHIFT (6755399441055744.0 + 2046.0)
-HLOC_FN hloc_s64 hloc_exp_sum_f64(double shifted) { /* not more than what gives infinity */
+HLOC_FN hloc_s64 hloc_exp_sum_f64(double shifted) { /* clamped to the sum that gives infinity */
   hloc_s64 sum = (hloc_s64)hloc_bits_f64(shifted);
   return sum > 0x4338000000000000ll + 2046 + 1025 ? 0x4338000000000000ll + 2046 + 1025 : sum;
 }
@@ -325,7 +325,7 @@ HLOC_FN double hloc_erf_f64(double x) {
   double far = hloc_copysign_f64(1.0 - hloc_exp2_f64(q), x);
   return a > 1.0 ? far : hloc_fma_f64(p, x, x);
 }
-/* A guess from a third of the exponent, two cubically converging steps, and one from what is left, of 106 bits. */
+/* A guess from a third of the exponent, two cubically converging steps, and one from the remainder, of 106 bits. */
 HLOC_FN double hloc_cbrt_f64(double x) {
   double a = __builtin_fabs(x);
   int tiny = a < 1e-290, huge = a > 1e290;

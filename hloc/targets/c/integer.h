@@ -5,7 +5,7 @@
  *   add subtract multiply divide remainder power maximum minimum and or xor
  *   shift_left shift_right_arithmetic shift_right_logical                            (two operands)
  *   clamp(low, x, high)  select(pred, on_true, on_false)  compare_{eq,ne,lt,le,gt,ge} (give hloc_pred)
- * and the same for pred where HLO has it (add and maximum are "or", multiply and minimum are "and").
+ * and the same for pred if HLO has it (add and maximum are "or", multiply and minimum are "and").
  *
  * Arithmetic wraps. Division by zero gives all ones, the remainder of it the dividend; the smallest number divided by
  * -1 is itself, remainder 0. A shift by the width or more gives 0 (arithmetic: the sign in every bit). A negative

@@ -20,7 +20,7 @@
 #include "base.h"
 
 HLOC_FN float hloc_bf16_to_f32(hloc_bf16 x) { return hloc_from_bits_f32((hloc_u32)x << 16); }
-HLOC_FN hloc_bf16 hloc_exact_f32_to_bf16(float x) { return (hloc_bf16)(hloc_bits_f32(x) >> 16); } /* of what fits */
+HLOC_FN hloc_bf16 hloc_exact_f32_to_bf16(float x) { return (hloc_bf16)(hloc_bits_f32(x) >> 16); } /* in range */
 #if HLOC_CUDA && !defined(HLOC_EMULATED) /* NaNs are 0x7fff; pairs are rounded four times as fast as single numbers */
 HLOC_FN hloc_u32 hloc_rounded_pair_bf16(float low, float high) {
   hloc_u32 pair;
