@@ -85,14 +85,18 @@ ROUNDINGS = {"dot_bf16_bf16_f32": (BF16, 1, 0), "dot_f16_f16_f32": (narrow(np.fl
 
 @emulated
 def test_algorithms_round_as_they_say(monkeypatch):
-    """Closer to the sum of the rounded parts than to that of the given numbers, where these differ."""
+    """Closer to the sum of the rounded parts than to that of the given numbers, where these differ. Matmuls of TF32 may
+    multiply all bits, where the cost model says that this is no slower; test_cuda_precision.py looks at their rounding."""
     random = np.random.default_rng(1)
     a, b = (random.normal(size=s).astype(np.float32) for s in ((40, 52), (52, 36)))
     results = run(products([("f32", "f32", "f32", algorithm) for algorithm in ROUNDINGS]), [a, b] * len(ROUNDINGS), H100,
                   monkeypatch)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
     for result, (algorithm, (round, count, last)) in zip(results, ROUNDINGS.items()):
+        lost = np.abs(result - exact).max()
+        if algorithm == "dot_tf32_tf32_f32" and lost < 3e-5:
+            continue
         np.testing.assert_allclose(result, sum_of_parts(a, b, round, count, last), rtol=0, atol=3e-5, err_msg=algorithm)
-        lost = np.abs(result - a.astype(np.float64) @ b.astype(np.float64)).max()
         assert lost < 3e-5 if count == 3 else lost < 1e-3 if count == 2 else lost > 1e-3, algorithm
 
 

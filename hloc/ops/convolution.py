@@ -196,6 +196,6 @@ def _check_features(instruction: Instruction, lhs: Shape, rhs: Shape, numbers: C
 
 ROWS: tuple[Op, ...] = (
     Op("convolution", arity=2, infer=infer_convolution, evaluate=evaluate_convolution, required=("dim_labels",),
-       optional=("window", "feature_group_count", "batch_group_count", "operand_precision", "algorithm",
+       optional=("window", "feature_group_count", "batch_group_count", "operand_precision",
                  "convolution_kind", "sparsity_config", "padding_type"), sharding=rules.convolution),
 )

@@ -5,16 +5,15 @@
     d = f32[8,8] dot(x, y), operand_precision={highest,highest}    stays: all bits are multiplied
 
 XLA:GPU multiplies f32 as TF32 by default, too: 8 bits of exponent and 10 of mantissa, sums in f32. Three products of
-two parts of each operand keep 21 bits. The option "f32": "exact" (or HLOC_F32=exact) leaves all as they are. HLO knows
-the attribute for dots; hloc reads it from convolutions, too.
+two parts of each operand keep 21 bits. The option "f32": "exact" (or HLOC_F32=exact) leaves all as they are.
+hloc/ops/algorithm.py says where convolutions and ragged dots hold it.
 """
 from __future__ import annotations
 
 from hloc.ir import Instruction, Module, reachable_computations
+from hloc.ops.algorithm import ALGORITHMS, algorithm_of, with_algorithm
 from hloc.passes.context import PassContext
 from hloc.passes.precision import PRODUCTS, precision_asked
-
-ALGORITHMS = {"default": "dot_tf32_tf32_f32", "high": "dot_tf32_tf32_f32_x3"}
 
 
 def algorithm_assignment(module: Module, context: PassContext) -> bool:
@@ -29,7 +28,7 @@ def assign(product: Instruction) -> bool:
     """Whether a product gets an algorithm; it keeps its name."""
     algorithm = ALGORITHMS.get(precision_asked(product))
     types = {o.shape.element_type for o in product.operands[:2]}
-    if algorithm is None or product.get("algorithm") or types != {"f32"}:
+    if algorithm is None or algorithm_of(product) or types != {"f32"}:
         return False
-    product.attributes = {**product.attributes, "algorithm": algorithm}
+    product.attributes = with_algorithm(product, algorithm)
     return True

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hloc.ir import Instruction, Module, leaves
+from hloc.ops.algorithm import algorithm_of
 from hloc.passes.context import PassContext
 
 VALUES = {"excess_precision": ("on", "off"), "f32": ("tf32", "exact")}
@@ -37,7 +38,7 @@ def precision_asked(instruction: Instruction) -> str:
 def may_round(instruction: Instruction) -> bool:
     """A matmul or convolution of f32 that asks neither for a precision of its operands nor for an algorithm."""
     return instruction.opcode in PRODUCTS and precision_asked(instruction) == "default" and \
-        not instruction.get("algorithm") and all(o.shape.element_type == "f32" for o in instruction.operands[:2])
+        not algorithm_of(instruction) and all(o.shape.element_type == "f32" for o in instruction.operands[:2])
 
 
 def rounds_f32(module: Module, options: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Prologue, Tile
 from hloc.kernels.products.convolution_products import product_of_images
-from hloc.kernels.products.epilogues import algorithm_of, epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.filter_gradient import lower_filter_gradient
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.planes_convolution import lower_planes_convolution
@@ -86,7 +86,7 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
     given = (*(side.argument for side in sides if side.argument), *arguments)
     routine, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_turned", is_turned),
-                                      *algorithm_of(hero, machine))
+                                      *algorithm_fact(hero, machine))
     if product:
         routine, facts = "gemm", (("types", (type, total)), *product.parameters(*(side.offset for side in sides)))
     if product and product.is_turned:

@@ -26,7 +26,7 @@ from hloc.kernels.elemental.loop import lower_loop, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
 from hloc.kernels.ir import Buffer, Cost, Prologue, Stmt, Tile
 from hloc.kernels.products.convolution import lower_convolution
-from hloc.kernels.products.epilogues import algorithm_of, epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.prologues import DEPTH, INNER, OUTER, computed_access, prologue
 from hloc.kernels.products.shallow_dot import lower_shallow_product
@@ -232,7 +232,7 @@ class _Lowering:
                       ("batches", (outer[0], inner[0])),
                       ("lhs", (lhs.offset, outer[1], inner[1], row[1], summed[1])),
                       ("rhs", (rhs.offset, outer[2], inner[2], summed[2], column[2])),
-                      ("result", (outer[3], inner[3], row[3], column[3])), *algorithm_of(self.dot, self.machine))
+                      ("result", (outer[3], inner[3], row[3], column[3])), *algorithm_fact(self.dot, self.machine))
         work = _multiply_adds(self.dot)
         moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
         tile = Tile(self.group.kernel_name, "gemm", operands + buffers, parameters, epilogue,

@@ -11,6 +11,7 @@ from hloc.kernels.ir import Expr, Stmt, Var
 from hloc.kernels.products.operands import behind_conversion
 from hloc.kernels.rules.loops import product_result
 from hloc.machine import Machine
+from hloc.ops.algorithm import algorithm_of
 
 
 def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
@@ -26,10 +27,10 @@ def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
     return result, result
 
 
-def algorithm_of(hero: Instruction, machine: Machine) -> tuple[tuple[str, str], ...]:
+def algorithm_fact(hero: Instruction, machine: Machine) -> tuple[tuple[str, str], ...]:
     """The algorithm (precision), for targets with several ones; CPUs compute f32 as f32."""
-    asked = hero.get("algorithm")
-    return (("algorithm", str(asked)),) if machine.kind == "gpu" and asked else ()
+    asked = algorithm_of(hero)
+    return (("algorithm", asked),) if machine.kind == "gpu" and asked else ()
 
 
 def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:

@@ -13,7 +13,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
-from hloc.kernels.products.epilogues import algorithm_of, epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.operands import OperandKernels
 from hloc.machine import Machine
 from hloc.ops.products import is_grouped, ragged_dimensions
@@ -49,7 +49,7 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
                   ("lhs", (lhs.offset, 0, 0, lhs.strides[ragged.dimension], lhs.strides[summed])),
                   ("rhs", (rhs.offset, 0, rhs.strides[ragged.rhs_group], rhs.strides[contracted], rhs.strides[column])),
                   ("result", (0, 0, n, 1)), ("groups", (groups, numbers)),
-                  *algorithm_of(root, machine))
+                  *algorithm_fact(root, machine))
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*own, *buffers))
     tile = Tile(group.kernel_name, "gemm", own + buffers, parameters, epilogue, cost=Cost(moved, 2 * m * n * k),
                 origin=group.origin)
