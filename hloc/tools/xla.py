@@ -31,8 +31,7 @@ class XlaProgram:
                            hint="pip install 'hloc[jax]'") from None
         _lapack.initialize()          # without it XLA calls LAPACK at address 0; JAX does it when it makes such a call
         jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_enable_x64", True)
-        self._place = jax.device_put
+        self._jax = jax
         self._device = jax.devices("cpu")[0]
         try:
             proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
@@ -45,7 +44,8 @@ class XlaProgram:
 
     def placed(self, arrays: Sequence[np.ndarray]) -> list:
         """The arguments, on XLA's device."""
-        return [self._place(a, self._device).block_until_ready() for a in arrays]
+        with self._jax.enable_x64(True):          # here only: the caller's JAX keeps its types
+            return [self._jax.device_put(a, self._device).block_until_ready() for a in arrays]
 
     def execute(self, placed: Sequence) -> list:
         """Run to the end; the results stay with XLA. Raises RunError if it fails."""
