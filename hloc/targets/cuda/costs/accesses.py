@@ -1,9 +1,9 @@
-"""Where the threads of a block access memory, tried out: positions of loop IR at sampled threads and iterations.
+"""Sampled memory accesses of the threads of a block: positions of loop IR at sampled threads and iterations.
 
-In: positions, and the values of counters at the points of a sample. Out: bytes of the sectors that a block asks for,
-for each point. An access through an index that is itself loaded goes anywhere.
+In: positions, and the values of counters at the points of a sample. Out: bytes of the sectors that a block requests,
+per point. An access with a loaded index gets a pseudorandom position.
 
-    x[i0 * 4096 + lane]: 4 bytes a thread in f32;  x[lane * 4096]: 32;  bias[i0]: next to nothing
+    x[i0 * 4096 + lane]: 4 bytes per thread in f32;  x[lane * 4096]: 32;  bias[i0]: almost 0
 """
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 from hloc.kernels.ir import Const, Expr, Load, Var
 from hloc.kernels.walks import parts
 
-SECTOR = 32                         # bytes that L1 asks L2 for
-SCATTERED, MOST_LOADED = 2654435761, 0xFFFFFF   # a multiplier that takes neighbours far apart; what is loaded, at most
+SECTOR = 32                         # bytes of a request from L1 to L2
+SCATTERED, MOST_LOADED = 2654435761, 0xFFFFFF   # a multiplier that scatters positions; the largest loaded value
 LIMIT = 1 << 40
 
 
 def mixed(number: np.ndarray, counters: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
-    """The counters of a nest, the innermost last, from the number of the iteration."""
+    """The counters of a loop nest from the number of the iteration. counters: the innermost last."""
     found = {}
     for name, extent in reversed(counters):
         found[name] = number % max(1, extent)
@@ -30,21 +30,21 @@ def mixed(number: np.ndarray, counters: Sequence[tuple[str, int]]) -> dict[str, 
 
 
 class Points:
-    """Values of INDEX expressions at sampled points. known: of counters; lets: what other names stand for."""
+    """Values of INDEX expressions at sampled points. known: values of counters; lets: expressions of other names."""
 
     def __init__(self, known: Mapping[str, np.ndarray], lets: Mapping[str, Expr]) -> None:
         self.known, self.lets = dict(known), lets
 
     def value(self, expr: Expr) -> np.ndarray:
-        """What is loaded is any number, the same one at the same position; what is not known is 0."""
+        """The value of an expression. Loads give a pseudorandom number per position; unknown names are 0."""
         needed = names(expr, self.lets) - self.known.keys()
         with np.errstate(over="ignore"):
-            for name in [n for n in self.lets if n in needed]:      # in the order of their statements
+            for name in [n for n in self.lets if n in needed]:      # in statement order
                 self.known[name] = self._now(self.lets[name])
             return self._now(expr)
 
     def _now(self, expr: Expr) -> np.ndarray:
-        """An expression of names that are known."""
+        """The value of an expression whose names are known."""
         if isinstance(expr, Const):
             return np.int64(max(-LIMIT, min(LIMIT, int(expr.value))) if _is_whole(expr.value) else 0)
         if isinstance(expr, Var):
@@ -88,8 +88,8 @@ OPERATIONS = {
 
 
 def sectors(positions: Sequence[np.ndarray], width: float, size: int, blocks: np.ndarray) -> float:
-    """Bytes of sectors for each point, where a block asks for each sector once. width: bytes of an element; size: of
-    the array, in elements; blocks: the block of each point."""
+    """Bytes of sectors per point, if a block requests each sector once. width: bytes of an element; size: elements of
+    the array; blocks: the block of each point."""
     asked = []
     for position in positions:
         place = np.broadcast_to(position, blocks.shape) % max(1, size)

@@ -1,8 +1,8 @@
-"""What a loop kernel reads and writes: bytes of different elements, and bytes that pass between L1 and L2.
+"""Memory traffic of a loop kernel: bytes of distinct elements, and bytes between L1 and L2.
 
-In: its accesses with the loops around them, and how threads share it. Out: both, and the sectors that warps ask for.
-Different elements are counted by the counters that a position depends on; sectors are those of sampled blocks, which
-read each of theirs once as long as L1 keeps it: a few iterations, and small arrays for good.
+In: its accesses with the loops around them, and how threads share it. Out: both, and the sectors that warps request.
+Distinct elements are counted by the counters that a position depends on. Sectors are counted in sampled blocks. A block
+reads a sector once while L1 keeps it: for a few iterations, or permanently for small arrays.
 """
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hloc.machine import Machine
 from hloc.targets.cuda.costs.accesses import SECTOR, Points, mixed, names, sectors
 from hloc.targets.cuda.costs.work import WARP
 
-BLOCKS, STEPS, WARPS = 2, 8, 64     # of a sample: blocks, iterations that follow one another, warps
-KEPT, KEPT_BY = 32 << 10, 4         # bytes of an array that stays in L1, and how many blocks of an SM read it anew
+BLOCKS, STEPS, WARPS = 2, 8, 64     # of a sample: blocks, consecutive iterations, warps
+KEPT, KEPT_BY = 32 << 10, 4         # most bytes of an array that stays in L1; blocks per SM that read it again
 
 
 class Scope(NamedTuple):
-    """Where a statement stands. trips: times that a lane does it in one unit (a row of a team, an iteration of a
-    thread); lanes: that do it together; loops: those around it in a unit, the innermost last, with the number of their
-    iterations and whether lanes share these."""
+    """The surroundings of a statement. trips: executions by a lane in one unit (a row of a team, an iteration of a
+    thread); lanes: that execute it together; loops: those around it in a unit, the innermost last, with their trip
+    counts and whether lanes share the iterations."""
 
     trips: float
     lanes: float
@@ -33,7 +33,7 @@ class Scope(NamedTuple):
 
 
 class Access(NamedTuple):
-    """A load or store, where it stands."""
+    """A load or store, and its scope."""
 
     buffer: str
     position: Expr
@@ -42,7 +42,8 @@ class Access(NamedTuple):
 
 
 class Threads(NamedTuple):
-    """How threads share a kernel: units side by side in each block, by so many lanes each; counters: of the units."""
+    """How threads share a kernel. units: in total; side_by_side: units at a time in a block; lanes: threads per unit;
+    counters: of the units."""
 
     blocks: int
     threads: int
@@ -57,14 +58,14 @@ class Threads(NamedTuple):
 
     @property
     def units_of_one(self) -> int:
-        """That follow one another in a thread."""
+        """Consecutive units of a thread."""
         return math.ceil(self.units / max(1, self.at_once))
 
 
 def memory_of(accesses: Sequence[Access], buffers: Mapping[str, Buffer], lets: Mapping[str, Expr], threads: Threads,
               tiled: bool, gpu: Machine) -> tuple[float, float, float]:
-    """Bytes of different elements, bytes between L1 and L2, and sectors that warps ask L1 for. tiled: accesses across
-    rows go through shared memory."""
+    """Bytes of distinct elements, bytes between L1 and L2, and sectors that warps request from L1. tiled: strided
+    accesses are transposed through shared memory."""
     traffic = asked = 0.0
     elements: dict[str, float] = {}
     groups: dict[tuple, list[Access]] = {}
@@ -86,7 +87,7 @@ def memory_of(accesses: Sequence[Access], buffers: Mapping[str, Buffer], lets: M
 
 
 def _places(access: Access, threads: Threads, lets: Mapping[str, Expr]) -> float:
-    """Different positions that an access may have, at most: by the counters that it depends on."""
+    """Upper bound of the distinct positions of an access, from the counters that it depends on."""
     extents = dict(threads.counters) | {name: n for name, n, _ in access.scope.loops}
     seen = names(access.position, lets)
     return math.prod(float(n) for name, n in extents.items() if name in seen)
@@ -94,8 +95,8 @@ def _places(access: Access, threads: Threads, lets: Mapping[str, Expr]) -> float
 
 def _sampled(group: Sequence[Access], scope: Scope, width: float, size: int, threads: Threads,
              lets: Mapping[str, Expr]) -> tuple[float, float]:
-    """Bytes of sectors for each time that a lane does these accesses: those of each warp and access alone, and those of
-    a block's threads and a few iterations together."""
+    """Bytes of sectors per execution of these accesses by a lane. The first value counts each warp and access alone,
+    the second a block's threads and a few iterations together."""
     shape = (BLOCKS, threads.threads, STEPS)
     block, thread, step = (np.broadcast_to(a, shape).ravel() for a in np.ogrid[:BLOCKS, :threads.threads, :STEPS])
     known, keep = _points(scope, threads, block, thread, step)
@@ -110,7 +111,7 @@ def _sampled(group: Sequence[Access], scope: Scope, width: float, size: int, thr
 
 
 def _points(scope: Scope, threads: Threads, block: np.ndarray, thread: np.ndarray, step: np.ndarray):
-    """Values of all counters at the points of a sample, and which points there are."""
+    """Values of all counters at the points of a sample, and a mask of the points that exist."""
     random, lanes = np.random.default_rng(0), threads.lanes
     first = random.integers(0, max(1, threads.units // max(1, threads.side_by_side)), BLOCKS)
     unit = np.minimum(first[block] * threads.side_by_side + thread // lanes, max(0, threads.units - 1))

@@ -1,12 +1,12 @@
 """The Work of a loop kernel, from its loop IR and the form in which threads share it.
 
-In: a Kernel and the GPU. Out: a Work: instructions by kind, bytes by level (loop_memory.py), and how many loads follow
-one another in a thread. Nothing is printed or compiled.
+In: a Kernel and the GPU. Out: a Work: instructions by kind, bytes by level (loop_memory.py), and the number of
+dependent loads in a thread (rounds). Nothing is printed or compiled.
 
     loop_work(kernel, GPUS["h200"]).rounds      of a thread that adds up 25,088 rows one by one: 25,088
 
-What compilers do with loops is what was measured: loads of iterations that are unrolled wait together; none is moved
-past a barrier, past a store (it may change what is loaded), or out of a choice (it may not be loaded at all).
+The model of the compiler's loop optimizations follows measurements. Loads of unrolled iterations wait together. No load
+is moved past a barrier, past a store (which may alias it), or out of a conditional (which may not execute it).
 """
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, Form, dealt_out, form_of, geometry_of
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Scan, Spread, Total
 
-UNKNOWN_TRIPS = 16                  # of a loop whose length is computed
-FEW_LOADS = 4                       # of an iteration that is unrolled often
-TOGETHER, TOGETHER_OF_MANY = 32, 8  # loads of a thread that wait together, where iterations have few, or many
+UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed
+FEW_LOADS = 4                       # most loads per iteration of loops with a large unroll factor
+TOGETHER, TOGETHER_OF_MANY = 32, 8  # loads of a thread in flight together, if iterations have few, or many
 LARGEST_UNROLLED = 64               # slots
-REGISTERS = 40                      # of a thread; few need other numbers
+REGISTERS = 40                      # of a thread; few kernels differ
 INSTRUCTIONS = {name: row.gpu_cost or row.cost for name, row in SCALARS.items() if row.cost > 1}
 QUOTIENT = 4                        # instructions of an INDEX division by a constant
-TOTAL = 10                          # of joining a value over a warp
+TOTAL = 10                          # instructions of a reduction over a warp
 
 
 def loop_work(kernel: Kernel, gpu: Machine) -> Work:
@@ -63,7 +63,7 @@ def loop_work(kernel: Kernel, gpu: Machine) -> Work:
 
 
 class _Count:
-    """One kernel on its way to a Work."""
+    """Counts the Work of one kernel."""
 
     def __init__(self, form: Form, blocks: int, threads: int) -> None:
         kernel = form.kernel
@@ -88,7 +88,7 @@ class _Count:
         self.rounds = self.count(body, Scope(1, self.threads.lanes))
 
     def work(self, gpu: Machine) -> Work:
-        """What was counted, for all threads."""
+        """The counts, for all threads."""
         form, threads = self.form, self.threads
         memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, bool(form.tiling), gpu)
         counts, units = {**self.counts, "sector": sectors}, threads.units_of_one
@@ -104,7 +104,7 @@ class _Count:
         return Work(threads.blocks, threads.threads, REGISTERS, self.shared, memory, traffic, counts,
                     rounds=float(rounds), uneven=float(uneven))
 
-    # -- statements: each method notes instructions and accesses, and returns how many loads follow one another ----
+    # -- statements: each method records instructions and accesses, and returns the number of dependent loads ------
 
     def count(self, statements: Iterable[Stmt], scope: Scope) -> float:
         rounds, deepest, levels = 0.0, 0, {}
@@ -128,7 +128,7 @@ class _Count:
         return rounds + deepest
 
     def simple(self, s: Let | Mutable | Assign | Store | Atomic, scope: Scope, levels: dict[str, int]) -> int:
-        """levels: how many loads each name waits for."""
+        """levels: the number of dependent loads before each name."""
         if isinstance(s, (Let, Mutable)):
             self.lets[s.name] = s.value if isinstance(s, Let) else s.initial
         level = 0
@@ -144,7 +144,7 @@ class _Count:
         return level
 
     def level(self, expr: Expr, levels: Mapping[str, int]) -> int:
-        """How many loads, each at a place that the one before tells, an expression takes."""
+        """The longest chain of dependent loads in an expression."""
         if isinstance(expr, Var):
             return levels.get(expr.name, 0)
         if isinstance(expr, Load):
@@ -163,7 +163,7 @@ class _Count:
                 self.add("special" if part.type != INDEX and part.op in INSTRUCTIONS else "alu", cost, scope)
 
     def add(self, kind: str, count: float, scope: Scope) -> None:
-        """So many instructions of a lane in every trip, as warp instructions of the whole kernel."""
+        """Adds `count` instructions of a lane per trip, as warp instructions of the whole kernel."""
         units, alone = self.threads.units, self.threads.lanes == 1
         warps = units / WARP if alone else units * math.ceil(scope.lanes / WARP)
         self.counts[kind] = self.counts.get(kind, 0.0) + count * scope.trips * warps
@@ -189,7 +189,7 @@ class _Count:
         return self.repeated(s, {name for name, _ in counters}, math.ceil(total / lanes), rounds)
 
     def repeated(self, s: For | Spread, counters: set[str], steps: int, rounds: float) -> float:
-        """Of a loop whose iterations have so many rounds each."""
+        """Rounds of a loop of `steps` iterations with `rounds` dependent loads each."""
         inside = list(walk(s.body))
         if any(isinstance(i, (While, Scan, Barrier, Atomic, Total)) or isinstance(i, (For, Spread)) and not is_flat(i)
                for i in inside):
@@ -215,18 +215,18 @@ class _Count:
         looks = scope._replace(trips=scope.trips * total / WARP, loops=loops)
         rounds = self.count(s.body[:-1], looks)
         self.expression(guard.condition, looks)
-        hits = total / max(1, self.threads.units)               # of one owner, as they fall
+        hits = total / max(1, self.threads.units)               # per owner, on average
         more = self.count(guard.then, scope._replace(trips=scope.trips * hits, loops=loops))
         return (rounds + 1) * math.ceil(total / LOOKED_AT) + more * hits
 
 
 def is_flat(loop: For | Spread) -> bool:
-    """Whether compilers make straight code of it."""
+    """Whether compilers unroll it completely."""
     return isinstance(loop, Spread) and 0 < loop.slots <= LARGEST_UNROLLED
 
 
 def instructions(part: Apply) -> float:
-    """Of one operation, about."""
+    """Approximate instructions of one operation."""
     if part.type == INDEX:
         return QUOTIENT if part.op in ("divide", "remainder") else 0.5
     if part.op == "convert":

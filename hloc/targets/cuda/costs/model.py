@@ -1,13 +1,13 @@
-"""The cost model: how many microseconds a launch takes on a GPU, and what bounds it.
+"""The cost model: the microseconds of a launch on a GPU, and its bottleneck.
 
-In: a Work and the GPU's name. Out: an Estimate. Five things take their time side by side: memory (DRAM), L2, the tensor
-cores, the issue of instructions, and loads that wait for one another (latency). The longest bounds the launch; the
-others add to it as the SHARPNESS-norm does, since they do not overlap wholly.
+In: a Work and the GPU's name. Out: an Estimate. Five resources work in parallel: memory (DRAM), L2, tensor cores,
+instruction issue, and dependent loads (latency). The longest time bounds the launch. The times are combined by a
+p-norm, p = "sharpness", since they do not overlap completely.
 
     estimate(work, "h200")  ->  Estimate(us=121.3, bound="DRAM", parts={"DRAM": 119.0, "L2": 80.1, ...})
 
-Constants (gpus.json, "costs") were fitted to an H200 by benchmarks/fit_gpu_costs.py. They are clocks, bytes a clock and
-shares of the data sheet's figures, so that other GPUs take them with figures of their own: those were not measured.
+Constants (gpus.json, "costs") were fitted to an H200 by benchmarks/fit_gpu_costs.py. They are clocks, bytes per clock
+and fractions of data sheet figures. Other GPUs use them with their own data sheet figures; these were not measured.
 """
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hloc.machine import Machine
 from hloc.targets.cuda.costs.work import WARP, Work, cut
 from hloc.targets.cuda.gpus import COSTS, facts_of
 
-ISSUED = 4                          # warp instructions of an SM in a clock
-FULL_F32_LANES = 128                # of an SM that issues ISSUED f32 operations in a clock
+ISSUED = 4                          # warp instructions of an SM per clock
+FULL_F32_LANES = 128                # of an SM that issues ISSUED f32 warp instructions per clock
 
 
 class Estimate(NamedTuple):
-    """us: of one launch in a graph; bound: the longest of `parts`, each in microseconds, or "launch"."""
+    """us: of one launch in a graph; parts: microseconds by resource; bound: the longest of these, or "launch"."""
 
     us: float
     bound: str
@@ -31,8 +31,8 @@ class Estimate(NamedTuple):
 
 
 def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: float = 0) -> Estimate:
-    """The time of one launch. costs: other constants than those of gpus.json; unread: the share of its memory that
-    nothing has read lately, so that L2 does not hold it."""
+    """The time of one launch. costs: constants in place of those of gpus.json; unread: the share of its memory
+    that was not read recently and so is not in L2."""
     costs = costs or COSTS.get(facts_of(gpu)["name"], COSTS["h200"])
     parts = times(work, gpu, costs, unread)
     p = costs["sharpness"]
@@ -43,18 +43,18 @@ def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: flo
 
 
 def times(work: Work, gpu: Machine, costs: Mapping, unread: float = 0) -> dict[str, float]:
-    """Microseconds that each of the five would take alone."""
+    """Microseconds of each of the five resources alone."""
     facts = facts_of(gpu)
-    sms, clocks = gpu.cores, facts["mhz"]                           # clocks in a microsecond
+    sms, clocks = gpu.cores, facts["mhz"]                           # clocks per microsecond
     resident = work.resident(gpu.shared_bytes, facts["registers"], facts["threads"])
-    busiest = cut(work.blocks, sms) / work.blocks * work.uneven     # share of all work that one SM has
+    busiest = cut(work.blocks, sms) / work.blocks * work.uneven     # share of the work of the busiest SM
     warps = cut(work.threads, WARP) * min(resident, cut(work.blocks, sms))
     waves = cut(work.blocks, sms * resident)
     cold = min(1.0, max(unread, (work.memory / gpu.l2_bytes - costs["kept"]) / costs["kept_until"]))
     latency = costs["l2_us"] * (1 - cold) + costs["dram_us"] * cold
     slots = sum(n * costs["clocks"].get(kind, 1.0) * (FULL_F32_LANES / facts["f32_lanes"] if kind == "fma" else 1)
                 for kind, n in work.counts.items())
-    rate = facts["bf16_tflops"] * 1e6 / sms                         # of an SM in a microsecond
+    rate = facts["bf16_tflops"] * 1e6 / sms                         # flops of an SM per microsecond
     return {
         "DRAM": work.memory * cold / (gpu.bandwidth / 1e6 * costs["dram_share"]),
         "L2": work.traffic * max(1 / sms / costs["l2_bytes"], busiest / costs["sm_bytes"]) / clocks,

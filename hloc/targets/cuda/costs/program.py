@@ -1,7 +1,8 @@
-"""What a whole program takes on a GPU: the estimates of its launches, by the instruction that they compute.
+"""The predicted time of a whole program on a GPU: the estimates of its launches, by the instruction that they compute.
 
-In: a plan.Program and the GPU that it was made for. Out: one Predicted for each kernel instruction: how often it runs,
-and how long one run of it takes. Loops whose trips only the device knows count once, choices by their dearest branch.
+In: a plan.Program and the GPU that it was compiled for. Out: one Predicted for each kernel instruction: how often it
+runs, and the time of one run. A loop whose trip count is known only on the device counts once. A conditional counts as
+its most expensive branch.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from hloc.targets.cuda.tiles.source import tile_source
 
 
 class Predicted(NamedTuple):
-    """us: of one run of it, all its launches; bound: of the longest of these; uses: runs in a run of the program."""
+    """us: of one run, over all its launches; bound: of the longest launch; uses: runs per run of the program."""
 
     name: str
     instruction: Instruction | None
@@ -32,15 +33,15 @@ class Predicted(NamedTuple):
 
 
 def works_of_kernel(kernel: Kernel | Tile, gpu: Machine, way: str = "") -> list[Work]:
-    """Of each launch, in their order. way: of a Tile, as tuning files have it."""
+    """The Work of each launch, in execution order. way: of a Tile, as named in tuning files."""
     if isinstance(kernel, Tile):
         return template_work(kernel, tile_source(kernel, "kernel", gpu, way).launches, gpu, way)
     return [loop_work(kernel, gpu)]
 
 
 def unread_share(program: Program, launch: Launch, gpu: Machine) -> float:
-    """The share of a launch's arguments that lie outside of the arena, weights for the most part: where the program is
-    larger than L2, the last run of it has displaced them."""
+    """The share of a launch's argument bytes that are outside of the arena, mostly weights. If the program is larger
+    than L2, the previous run has evicted them. 0 for smaller programs."""
     if program.peak <= gpu.l2_bytes or not launch.arguments:
         return 0.0
     outside = sum(r.size for r in launch.arguments if r.region in ("parameter", "constant"))
@@ -48,7 +49,7 @@ def unread_share(program: Program, launch: Launch, gpu: Machine) -> float:
 
 
 def predict(program: Program, gpu: Machine) -> list[Predicted]:
-    """Of each instruction that launches kernels, in the order of their first launch."""
+    """The prediction for each instruction that launches kernels, in the order of their first launches."""
     @cache
     def works(kernel: int) -> list[Work]:
         return works_of_kernel(program.kernels[kernel], gpu)
@@ -59,7 +60,7 @@ def predict(program: Program, gpu: Machine) -> list[Predicted]:
     found: dict[object, list] = {}
 
     def total(steps: Iterable[Step], times: int, note: bool) -> float:
-        """Microseconds of the steps; note: whether they count."""
+        """Microseconds of the steps; note: whether to record their launches."""
         us = 0.0
         for step in steps:
             if isinstance(step, Launch):
@@ -81,7 +82,7 @@ def predict(program: Program, gpu: Machine) -> list[Predicted]:
 
 
 def _predicted(program: Program, launches: list[tuple[Launch, int]], estimates) -> Predicted:
-    """Of one instruction: the launches of one run of it."""
+    """The prediction for one instruction, from the launches of one run."""
     uses = min(times for _, times in launches)
     own = [e for step, times in launches for e in estimates(step) * max(1, times // max(1, uses))]
     first = launches[0][0]

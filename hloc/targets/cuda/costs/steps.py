@@ -1,7 +1,7 @@
-"""The steps of a GPU program as a profile lists them: what each computes, moves and is predicted to take.
+"""The steps of a GPU program as a profile lists them: operations, bytes and predicted time of each.
 
-In: a program and its CUDA sources. Out: the steps that a clock times, in the order of the plan, and a StepTime for
-each, without times (hloc/targets/cuda/execution/step_clock.py fills them in).
+In: a program and its CUDA sources. Out: the steps that are timed, in the order of the plan, and a StepTime for each.
+Measured times are filled in later by hloc/targets/cuda/execution/step_clock.py.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hloc.targets.cuda.sources import CudaSources
 
 
 def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[list[Step], list[StepTime]]:
-    """planned: the program before its kernels became launches, which `sources` have."""
+    """planned: the program before its kernels were split into launches; `sources` has the launches."""
     known = device_named(gpu.name, gpu.arch)                # the cost model knows GPUs by their names in gpus.json
 
     @cache
@@ -37,7 +37,7 @@ def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[l
         if known is None:
             return StepTime(name, step.instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0)
         us = [estimate(work, known, unread=unread_share(planned, step, known)).us for work in works(number)]
-        if part == us.index(max(us)):                       # what the kernel is for
+        if part == us.index(max(us)):                       # the kernel's main launch
             return StepTime(name, step.instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0, us[part] * 1e-6)
         return StepTime(name, step.instruction, int(works(number)[part].memory), 0, 0, 0.0, us[part] * 1e-6)
     steps = list(_in_order(sources.program.steps))
@@ -45,7 +45,8 @@ def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[l
 
 
 def _in_order(steps: Iterable[Step]) -> Iterator[Launch | Copy | HostCall]:
-    """What takes time of its own; loops nest as deep as HLO's, which the planner has walked too."""
+    """The steps that are timed, with loops and branches flattened. The recursion is as deep as the loops of the HLO,
+    which the planner has also recursed into."""
     for step in steps:
         if isinstance(step, WhileLoop):
             yield from _in_order((*step.condition, *step.body))

@@ -1,7 +1,8 @@
 """The Work of a Tile's launches, in one of its ways.
 
-In: a Tile and the GPU. Out: a Work for each launch of its TileCode (tiles/source.py), in their order. Products and
-convolutions are counted exactly (tile_work.py); sorts, transforms and attention from what they move and compute.
+In: a Tile and the GPU. Out: a Work for each launch of its TileCode (tiles/source.py), in execution order. Products and
+convolutions are counted exactly (tile_work.py). Sorts, transforms and attention are estimated from their bytes and
+operations.
 """
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from hloc.targets.cuda.tiles import convolutions, products
 from hloc.targets.cuda.tiles.tiling import Tiling
 from hloc.targets.cuda.tiles.times import works_of
 
-OPERATIONS_OF_ATTENTION = 12        # of one score, beside the products
-ROUNDS_OF_STEP = 11                 # of a bitonic sort within a block: barriers and loads from shared memory
-DEEP_LOADS = 4                      # that a thread of the direct and thin templates has on their way
+OPERATIONS_OF_ATTENTION = 12        # per score, in addition to the products
+ROUNDS_OF_STEP = 11                 # of a bitonic sort in a block: barriers and loads from shared memory
+DEEP_LOADS = 4                      # loads in flight per thread of the direct and thin templates
 
 
 def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str = "") -> list[Work]:
-    """way: "" for the cost model's choice."""
+    """The Work of each launch. way: "" for the cost model's choice."""
     if tile.routine == "gemm":
         return _gemm(tile, launches, gpu, way)
     if tile.routine == "convolution":
@@ -67,7 +68,7 @@ def _simple(sizes: Sizes, start: Geometry, counts: dict[str, float], rounds: flo
 
 
 def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
-    """Reads the large operand once, 16 bytes a thread; rows are read again by each thread."""
+    """The large operand is read once, 16 bytes per load; each thread reads the rows again."""
     elements = sizes.columns * sizes.depth * sizes.count
     width = max(ELEMENT_TYPES[b.type].bytes for b in tile.buffers)
     loads = elements * width / 16 / WARP
@@ -79,7 +80,7 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
 
 
 def _direct(sizes: Sizes, start: Geometry, tile: Tile, depth: int) -> Work:
-    """A thread sums one output, product by product."""
+    """A thread computes the sum of one output serially."""
     made = sizes.rows * sizes.columns * sizes.count * depth
     counts = {"fetch window": made / WARP, "access": 2 * made / WARP, "fma": made / WARP}
     rounds = made / (start.grid[0] * start.block[0]) / DEEP_LOADS
@@ -87,7 +88,7 @@ def _direct(sizes: Sizes, start: Geometry, tile: Tile, depth: int) -> Work:
 
 
 def _sort(tile: Tile, start: Geometry) -> Work:
-    """Chunks in shared memory, a round of merging by binary search, or one move."""
+    """A launch that sorts chunks in shared memory, merges by binary search, or moves the elements."""
     facts = dict(tile.parameters)
     length, rows = facts["length"], facts["rows"]
     memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
@@ -107,7 +108,7 @@ def _sort(tile: Tile, start: Geometry) -> Work:
 
 
 def _roughly(tile: Tile, start: Geometry, gpu: Machine) -> Work:
-    """Of attention and transforms: bytes and operations of the whole Tile."""
+    """Attention and transforms: from the bytes and operations of the whole Tile."""
     facts = dict(tile.parameters)
     memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
     flops, cores = float(tile.cost.flops), False

@@ -1,7 +1,7 @@
 """The Work of matrix products and convolutions, from their sizes and the constants of a Tiling (tiles/tiling.py).
 
 In: Sizes, how both operands are read, and a tile's constants. Out: the Work of the kernel that multiplies, and of the
-one that joins pieces of the depth.
+one that joins the pieces of a split depth.
 """
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import NamedTuple
 from hloc.targets.cuda.costs.work import WARP, Work, cut
 
 FRAGMENT = 16 * 8 * 32              # one mma.sync multiplies 16 x 8 sums by 32 bytes of the depth
-PASS = 128                          # bytes that shared memory gives an SM in a clock
-ROUNDED = 2                         # instructions that make a part of an f32 in registers
-SLOW_PRODUCTS = 32                  # instructions of one product of more than four bytes, against one of f32
+PASS = 128                          # bytes of shared memory per SM and clock
+ROUNDED = 2                         # instructions that compute a part of an f32 in registers
+SLOW_PRODUCTS = 32                  # instructions of a product of types wider than four bytes, relative to f32
 FEW_STEPS = 2
-OF_A_SUM = {"pipeline": 1.3, "steps": 0.5}      # registers of a thread that come with each of a sum: fragments, places
+OF_A_SUM = {"pipeline": 1.3, "steps": 0.5}      # more registers per register of sums: fragments, positions
 
 
 class Side(NamedTuple):
-    """How an operand is read. vector: elements at once; width: bytes of one; windows: of an image; made: operations
-    that compute an element on its way; dense: whether neighbouring threads read neighbours in memory."""
+    """How an operand is read. vector: elements per load; width: bytes of an element; windows: whether windows of an
+    image are read; made: operations of its prologue per element; dense: whether accesses of adjacent threads are
+    coalesced."""
 
     vector: int
     width: int
@@ -31,10 +32,10 @@ class Side(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """rows, columns, depth of a product, and how many; memory: bytes of different elements of all arrays; results: what
-    the epilogue takes for each element: instructions, and bytes that it reads or writes; far: how many loads follow one
-    another that no other element shares: a thread's next element waits for them, since the store before it may have
-    changed what it loads."""
+    """rows, columns, depth: of a product; count: of products; memory: bytes of distinct elements of all arrays;
+    instructions, bytes: of the epilogue per element, bytes read or written; far: dependent loads of the epilogue that
+    no other element shares. The next element of a thread waits for these loads, since the store before them may alias
+    them."""
 
     rows: int
     columns: int
@@ -51,8 +52,8 @@ class Sizes(NamedTuple):
 
 
 class Tiled(NamedTuple):
-    """A product in tiles. form: how these are multiplied: registers, steps, pipeline, groups or bulk; steps: of the
-    depth, of all tiles; most_blocks: that are started."""
+    """A product in tiles. form: how they are multiplied: registers, steps, pipeline, groups or bulk; steps: along the
+    depth, summed over all tiles; most_blocks: largest number of blocks of the launch."""
 
     constants: Mapping[str, int]
     form: str
@@ -64,7 +65,7 @@ class Tiled(NamedTuple):
 
     @staticmethod
     def of(sizes: Sizes, constants: Mapping[str, int], form: str, threads: int, shared: int, most_blocks: int) -> Tiled:
-        """The tiles of pieces of the depth count each."""
+        """Tiles of different pieces of the depth are counted separately."""
         tiles = cut(sizes.rows, constants["BM"]) * cut(sizes.columns, constants["BN"]) * sizes.count
         splits, part = constants["SPLITS"], constants.get("PART", sizes.depth)
         steps = tiles * sum(cut(min(part, sizes.depth - n * part), constants["BK"]) for n in range(splits))
@@ -76,18 +77,18 @@ class Tiled(NamedTuple):
 
     @property
     def warps(self) -> tuple[int, int]:
-        """Down and across, of those that multiply."""
+        """Warps that multiply, down and across."""
         return (self.constants["WM"], self.constants["WN"]) if self.form != "registers" else (self.threads // WARP, 1)
 
     @property
     def sums(self) -> int:
-        """Of a thread that multiplies."""
+        """Sums per thread that multiplies."""
         return math.prod(self.edges) // (math.prod(self.warps) * WARP)
 
 
 def tiled_work(sizes: Sizes, sides: tuple[Side, Side], tiled: Tiled, words: tuple[float, int]) -> Work:
-    """The Work of the kernel that multiplies. words: bytes of registers that an element of the depth takes, and how
-    many products of its parts tensor cores compute."""
+    """The Work of the kernel that multiplies. words: bytes of registers per element of the depth, and products
+    of parts that tensor cores compute per product."""
     split, blocks = tiled.constants["SPLITS"] > 1, max(1, min(tiled.tiles, tiled.most_blocks))
     each, outputs = cut(tiled.tiles, blocks), sizes.outputs * tiled.constants["SPLITS"]
     counts, traffic = _reading(sides, tiled)
@@ -108,7 +109,7 @@ def tiled_work(sizes: Sizes, sides: tuple[Side, Side], tiled: Tiled, words: tupl
 
 
 def _reading(sides: tuple[Side, Side], tiled: Tiled) -> tuple[dict[str, float], float]:
-    """Instructions, and bytes, of bringing both operands to where they are multiplied."""
+    """Instructions and bytes of loading both operands."""
     counts: dict[str, float] = {"tile": tiled.tiles * tiled.threads / WARP, "step": tiled.steps * tiled.threads / WARP}
     traffic = 0.0
     for side, edge in zip(sides, tiled.edges):
@@ -127,7 +128,7 @@ def _reading(sides: tuple[Side, Side], tiled: Tiled) -> tuple[dict[str, float], 
 
 
 def _multiplying(width: int, tiled: Tiled, words: tuple[float, int]) -> dict[str, float]:
-    """Instructions of the products themselves, and passes through shared memory."""
+    """Instructions of the products, and passes through shared memory."""
     (bm, bn), (down, across), bk = tiled.edges, tiled.warps, tiled.constants["BK"]
     products = tiled.steps * bm * bn * bk
     if tiled.form == "registers":
@@ -143,7 +144,7 @@ def _multiplying(width: int, tiled: Tiled, words: tuple[float, int]) -> dict[str
 
 
 def _registers(sides: tuple[Side, Side], tiled: Tiled) -> int:
-    """Of a thread, about: a pipeline of few steps is straight code, which keeps less."""
+    """Approximate registers of a thread. A pipeline of few steps is unrolled completely and needs fewer."""
     form, bk = tiled.form, tiled.constants["BK"]
     own = 40 if form != "pipeline" else 24 if tiled.steps / tiled.tiles <= FEW_STEPS else 58
     sums = tiled.sums * (max(1, sides[0].width // 4) if form == "registers" else 1)
@@ -155,7 +156,7 @@ def _registers(sides: tuple[Side, Side], tiled: Tiled) -> int:
 
 
 def join_work(sizes: Sizes, splits: int, blocks: int, threads: int = 256) -> Work:
-    """The kernel that adds up the pieces of the depth."""
+    """The Work of the kernel that sums the pieces of the depth."""
     each = cut(sizes.outputs, blocks * threads)
     counts = {"access": sizes.outputs * (splits + 1) / WARP,
               "alu": sizes.outputs * (splits + sizes.instructions) / WARP}

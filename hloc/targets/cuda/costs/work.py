@@ -1,7 +1,7 @@
-"""What one launch makes a GPU do, as counts: the input of the cost model (model.py).
+"""The work of one launch on a GPU, as counts: the input of the cost model (model.py).
 
-In: what loop_work.py and tile_work.py count in a kernel. Out: a Work; it says nothing of how fast a device is, but how
-the kernel is cut (blocks, threads) and what it asks for may depend on the device that it was made for.
+In: the counts of loop_work.py and tile_work.py. Out: a Work. It contains no speeds of a device. The partition of the
+kernel (blocks, threads) and its resources may depend on the device for which it was compiled.
 
     add of two f32[16384,4096]: Work(blocks=2112, threads=256, memory=805306368, traffic=805306368, ...)
 """
@@ -11,20 +11,20 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-RESERVED = 1 << 10                  # bytes of shared memory that the driver keeps of each block's
-BLOCKS_PER_SM = 32                  # that an SM can hold
+RESERVED = 1 << 10                  # bytes of shared memory that the driver reserves per block
+BLOCKS_PER_SM = 32                  # most resident blocks
 WARP = 32
 
 
 class Work(NamedTuple):
-    """blocks, threads: of the launch; registers (of a thread) and shared (bytes of a block): how many blocks fit.
+    """blocks, threads: of the launch; registers (per thread) and shared (bytes per block) limit resident blocks.
 
-    memory        bytes of different elements that are read or written
-    traffic       bytes that leave or reach L1, in sectors of 32 bytes
+    memory        bytes of distinct elements that are read or written
+    traffic       bytes between L1 and L2, in sectors of 32 bytes
     counts        warp instructions of all blocks by kind (gpus.json, "clocks")
-    flops         on tensor cores, whole tiles; form: how they are multiplied
-    rounds        how many loads wait for one another in the thread that has most of them, all its work together
-    uneven        the work of the block that has most, against the mean
+    flops         on tensor cores, for whole tiles; form: how they are multiplied
+    rounds        dependent loads of the thread with the most, over all its work
+    uneven        the work of the busiest block, relative to the mean
     """
 
     blocks: int
@@ -40,13 +40,13 @@ class Work(NamedTuple):
     uneven: float = 1
 
     def resident(self, shared_bytes: int, registers: int, threads: int) -> int:
-        """Blocks that an SM with so much of each runs at a time."""
+        """Resident blocks of an SM with these resources."""
         by_shared = shared_bytes // (self.shared + RESERVED) if self.shared else BLOCKS_PER_SM
         by_registers = registers // (self.registers * self.threads)
         return max(1, min(by_shared, by_registers, threads // self.threads, BLOCKS_PER_SM))
 
     def to_json(self) -> dict[str, Any]:
-        """Without what is empty; figures to four digits."""
+        """As JSON, without empty fields; numbers have four digits."""
         def short(value):
             if isinstance(value, Mapping):
                 return {k: short(v) for k, v in value.items() if v}
@@ -60,5 +60,5 @@ class Work(NamedTuple):
 
 
 def cut(total: int, part: int) -> int:
-    """Parts of that size that hold the total."""
+    """The number of parts of that size that cover the total."""
     return math.ceil(total / part)

@@ -1,9 +1,9 @@
 """Attention on the GPU: an "attention" Tile -> CUDA C that calls a template of attention.cuh.
 
-In: the Tile that kernels/attention/attention.py describes. Out: a struct of constants, kernels, and how they start.
-bf16 and f16 are multiplied on tensor cores, up to MOST_DEPTH of them, on sm_90a also by groups of four warps
-(attention_group.cuh); all other types and lengths at full precision in registers. Where queries and batches are too few
-to fill the GPU the keys are cut into pieces, which a second kernel joins.
+In: the Tile that kernels/attention/attention.py describes. Out: a struct of constants, kernels, and their launches.
+bf16 and f16 of a depth up to MOST_DEPTH are multiplied on tensor cores, on sm_90a also by warpgroups
+(attention_group.cuh). Everything else is computed at full precision in registers. If there are too few queries and
+batches to fill the GPU, the keys are split into pieces, and a second kernel joins the partial results.
 """
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from hloc.targets.cuda.tiles.tiling import (
 )
 from hloc.targets.printer import CUDA, c_type, expression, print_statements
 
-MOST_DEPTH = 256                # of tensor cores: queries and two tiles of keys lie in shared memory
-KEYS = 64                       # of a tile, at most
+MOST_DEPTH = 256                # on tensor cores: queries and two tiles of keys are in shared memory
+KEYS = 64                       # most keys of a tile
 FEW_ROWS = 16
-# Queries and keys of a tile on tensor cores, and how often 16 queries one warp has
+# Queries and keys of a tile on tensor cores, and blocks of 16 queries per warp
 SHAPES = ((128, 64, 2), (128, 32, 2), (64, 64, 1), (64, 32, 1), (16, 64, 1), (16, 32, 1))
-MOST_REGISTERS = 192            # for sums and scores; the rest of 255 is for addresses and fragments
+MOST_REGISTERS = 192            # for sums and scores; the rest of 255: addresses and fragments
 ARRAYS = ("query", "key", "value")
-GROUPED, GROUPED_STAGES = ((128, 128), (64, 128), (128, 64), (64, 64)), 4       # queries and keys, for groups of warps
-PANEL = 64                      # elements of a line of 128 bytes
+GROUPED, GROUPED_STAGES = ((128, 128), (64, 128), (128, 64), (64, 64)), 4       # queries and keys, for warpgroups
+PANEL = 64                      # elements per line of 128 bytes
 CHUNKS = (16, 32, 64, 128)      # features of a block
-FEWEST_KEYS = 256               # of a piece
+FEWEST_KEYS = 256               # least keys of a piece
 MOST_PIECES = 32
 EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00}
 ROW = (("batch", INDEX), ("row", INDEX))
@@ -87,7 +87,7 @@ def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
 
 
 def attention_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """What a tuning file may choose among, the cost model's choice first."""
+    """The ways that a tuning file can select, the cost model's choice first."""
     return [s.way for s in _shapes(dict(tile.parameters), gpu)]
 
 
@@ -104,7 +104,7 @@ def _shapes(facts: dict, gpu: Machine) -> list[Shape]:
         found = [s for s in (_on_cores(*shape, depth, chunk) for shape in SHAPES)
                  if s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
     most = _most_rows(rows, -(-features // chunk) * math.prod(facts["batches"]), gpu)
-    found.sort(key=lambda s: s.constants["BM"] > most)                  # else in the order of SHAPES
+    found.sort(key=lambda s: s.constants["BM"] > most)                  # stable: otherwise in the order of SHAPES
     grouped = _grouped_shapes(facts, gpu) if found else []
     if grouped and _limited_by_mma(facts, gpu):
         grouped.sort(key=lambda s: s.constants["BM"] > most)
@@ -121,12 +121,12 @@ def _limited_by_mma(facts: dict, gpu: Machine) -> bool:
 
 
 def _most_rows(rows: int, count: int, gpu: Machine) -> int:
-    """Queries of a block: many, where enough blocks remain for all SMs."""
+    """Most queries of a block: 128 if there are then enough blocks for all SMs, otherwise fewer."""
     return FEW_ROWS if rows <= FEW_ROWS else 128 if -(-rows // 128) * count >= gpu.cores else 64
 
 
 class Shape(NamedTuple):
-    """constants: BM, BN and TM of attention.cuh; registers: of a thread, for sums and scores."""
+    """constants: BM, BN and TM of attention.cuh; registers: per thread, for sums and scores."""
 
     constants: dict[str, int]
     threads: int
@@ -135,18 +135,18 @@ class Shape(NamedTuple):
 
     @property
     def way(self) -> str:
-        """What a tuning file calls it."""
+        """Its name in tuning files."""
         how = ", wgmma, bulk copies" if self.grouped else "" if self.registers else ", f32"
         return f"{self.constants['BM']} queries, {self.constants['BN']} keys{how}"
 
     @property
     def grouped(self) -> bool:
-        """Computed by groups of four warps (attention_group.cuh)."""
+        """Computed by warpgroups of four warps (attention_group.cuh)."""
         return "STAGES" in self.constants
 
 
 def _on_cores(rows: int, keys: int, of_warp: int, depth: int, features: int) -> Shape:
-    """Tiles for tensor cores. Memory: queries, keys and values twice; or, at the end, the sums."""
+    """A tile for tensor cores. Its memory holds queries, and keys and values twice; at the end it holds the sums."""
     def line(width: int) -> int:
         return (width // 8 | 1) * 16
     padded = -(-depth // 16) * 16
@@ -158,7 +158,7 @@ def _on_cores(rows: int, keys: int, of_warp: int, depth: int, features: int) -> 
 
 
 def _grouped_shapes(facts: dict, gpu: Machine) -> list[Shape]:
-    """Tiles for instructions of sm_90a, where tensor maps can describe all arrays."""
+    """Tiles for wgmma (sm_90a), if tensor maps can describe all arrays."""
     pairs, strides = _pairs(facts), _strides(facts)
     apart = all(facts[key][1] > 0 or facts["sizes"][key != "query"] == 1 for key in ARRAYS)
     if gpu.arch != "sm_90a" or not pairs or not apart or any(strides[f"{n}_VECTOR"] * 2 != PIECE for n in "QKV"):
@@ -174,9 +174,10 @@ def _grouped_shapes(facts: dict, gpu: Machine) -> list[Shape]:
 
 
 def _pairs(facts: dict) -> dict[str, int]:
-    """Batches as two dimensions: the size of the inner one, and each array's strides of both. Empty for more."""
+    """Batches as two dimensions: the size of the inner one, and each array's strides of both. Empty if two are not
+    enough, or if a stride is negative."""
     sizes, strides = list(facts["batches"]), [list(facts[key][3]) for key in ARRAYS]
-    for d in range(len(sizes) - 2, -1, -1):                 # dimensions that lie one in the other are one
+    for d in range(len(sizes) - 2, -1, -1):                 # merges dimensions that are contiguous in all arrays
         if sizes[d] == 1 or sizes[d + 1] == 1 or all(s[d] == s[d + 1] * sizes[d + 1] for s in strides):
             for s in strides:
                 s[d:d + 2] = [s[d] if sizes[d + 1] == 1 else s[d + 1]]
@@ -191,7 +192,7 @@ def _pairs(facts: dict) -> dict[str, int]:
 
 
 def _maps(tile: Tile, facts: dict, c: dict[str, int]) -> tuple[TensorMap, ...]:
-    """Of queries, keys and values: panels of 64 elements along memory."""
+    """Tensor maps of queries, keys and values. Their boxes are panels of 64 contiguous elements per line."""
     rows, columns, depth, features = facts["sizes"]
     names, found = [b.name for b in tile.buffers], []
     for key, letter, along, lines, box in zip(ARRAYS, "QKV", (depth, depth, features), (rows, columns, columns),
@@ -208,14 +209,14 @@ def _in_registers(rows: int, features: int) -> Shape:
 
 
 def _pieces(blocks: int, columns: int, keys: int, gpu: Machine) -> tuple[int, int]:
-    """Into how many pieces to cut the keys, and how long these are: a multiple of `keys`."""
+    """The number of pieces of the keys, and their length, which is a multiple of `keys`."""
     wanted = min(2 * gpu.cores // max(1, blocks), columns // FEWEST_KEYS, MOST_PIECES)
     part = -(-columns // (max(1, wanted) * keys)) * keys
     return -(-columns // part), part
 
 
 def _strides(facts: dict) -> dict[str, int]:
-    """Strides of lines and elements, and how much of them may be read at once."""
+    """Strides of lines and elements, and elements per vector load."""
     rows, columns, depth, features = facts["sizes"]
     found = {}
     for letter, key, lines, other, (line, along), names in (
@@ -231,7 +232,7 @@ def _strides(facts: dict) -> dict[str, int]:
 
 
 def place_of(batches: tuple[int, ...], offset: int, strides: tuple[int, ...]) -> str:
-    """C for where a batch of an array starts, of its number."""
+    """C expression of the offset of a batch of an array, from the batch's number."""
     terms, rest = [str(offset)] if offset else [], math.prod(batches)
     for size, stride in zip(batches, strides):
         outer, rest = rest, rest // size
@@ -241,7 +242,7 @@ def place_of(batches: tuple[int, ...], offset: int, strides: tuple[int, ...]) ->
 
 
 def _place(name: str, batches: tuple[int, ...], where: tuple) -> str:
-    """Where a batch of an array starts: a function of its number."""
+    """C function of a batch's number: the offset of the batch."""
     return f"auto {name} = [](long batch) -> long {{ return {place_of(batches, where[0], where[-1])}; }};"
 
 
@@ -251,9 +252,9 @@ def _score(tile: Tile) -> str:
 
 
 def _mask(tile: Tile) -> tuple[str, str] | None:
-    """C of a function that says where a mask lets scores through, and of what it puts in their place; None where there
-    is no mask. One that lies in memory is read again by the score, from the first level cache: its bits, kept in
-    registers meanwhile, would make kernels for heads of 128 spill."""
+    """C of a function that returns whether a score is unmasked, and of the value of masked scores. None without a mask.
+    A mask in memory is read again for the score, from L1. Keeping its bits in registers would cause register spills in
+    kernels for heads of 128."""
     statements = tile.epilogue or ()
     mask = mask_of(statements) if statements else None
     if mask is None:
@@ -265,7 +266,7 @@ def _mask(tile: Tile) -> tuple[str, str] | None:
 
 
 def _finish(tile: Tile, facts: dict) -> str:
-    """A function that stores one element of the result."""
+    """C function that stores one element of the result."""
     row, feature, strides = facts["result"]
     out = next(b for b in tile.buffers if b.name == facts.get("stored", "out0"))
     at = _place("result_at", facts["batches"], (0, strides))
@@ -277,7 +278,7 @@ def _finish(tile: Tile, facts: dict) -> str:
 
 
 def _state(tile: Tile, facts: dict) -> str:
-    """A function that stores what a backward pass reads of a row."""
+    """C function that stores the statistics of a row for the backward pass."""
     lines = []
     for name, what, row, strides in facts.get("states", ()):
         out = next(b for b in tile.buffers if b.name == name)
@@ -289,7 +290,7 @@ def _state(tile: Tile, facts: dict) -> str:
 
 
 def _outputs(tile: Tile, facts: dict, c: dict[str, int]) -> list[str]:
-    """finish, keep and keep_state of attention.cuh."""
+    """The functions finish, keep and keep_state for attention.cuh."""
     if c["SPLITS"] == 1:
         state = "auto keep_state = [&](long, long batch, long row, float largest, float sum) {\n" \
                 "  store_state(batch, row, largest, sum);\n};"
@@ -316,6 +317,6 @@ def _call(name: str, types: tuple[str, ...], shape: Shape, mask: tuple[str, str]
 
 
 def reader(type: str) -> str:
-    """[](x): an element in f32."""
+    """[](x): C lambda that converts an element to f32."""
     value = expression(scalars.convert_to(scalars.widen(Var("x", type)), "f32"))
     return f"[]({c_type(type)} x) -> float {{ return {value}; }}"

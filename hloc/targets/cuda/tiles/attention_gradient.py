@@ -1,8 +1,8 @@
 """The gradients of attention on the GPU: an "attention_gradient" Tile -> CUDA C that calls attention_gradient.cuh.
 
-In: the Tile that hloc/kernels/attention/gradient.py describes. Out: structs of constants, a kernel, and how it
-starts. bf16 and f16 are multiplied on tensor cores where all arrays have that type and weights may be rounded to it, or
-are written as sums of three bf16 numbers, which lose nothing; all else at full precision in registers.
+In: the Tile that hloc/kernels/attention/gradient.py describes. Out: structs of constants, a kernel, and its
+launch. bf16 and f16 are multiplied on tensor cores if all arrays have that type, and if the weights may be rounded to
+it or are split exactly into sums of three bf16 numbers. Everything else is computed at full precision in registers.
 """
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hloc.targets.cuda.tiles.tensor_cores import PLAIN
 from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct, store_sum
 from hloc.targets.printer import CUDA, print_statements
 
-MOST_FEATURES = CHUNKS[-1]      # of a block
-OF_PARTS = 6                    # registers that each part of weights takes, beside the first
-MOST_REGISTERS = 160            # for sums and weights; the rest of 255 is for addresses, fragments and a row's numbers
-# Rows and columns of a tile on tensor cores, as fast ones first
+MOST_FEATURES = CHUNKS[-1]      # most features of a block
+OF_PARTS = 6                    # registers per part of the weights after the first
+MOST_REGISTERS = 160            # for sums and weights; the rest of 255: addresses, fragments, data of rows
+# Rows and columns of a tile on tensor cores, the fastest first
 SHAPES = ((128, 64), (64, 64), (128, 32), (64, 32), (64, 16), (32, 16))
-ROWS = 64                       # of a tile in registers
+ROWS = 64                       # rows of a tile in registers
 STEP = 16
 
 
@@ -50,19 +50,19 @@ class Facts(NamedTuple):
 
     @property
     def arrays(self) -> list[str]:
-        """The buffers that are multiplied."""
+        """The names of the buffers that are multiplied."""
         return [a[0] for _, *sides in self.products for a in sides] + [x[0] for _, x, *_ in self.outputs]
 
     @property
     def narrow(self) -> str:
-        """The type that tensor cores can multiply; "" where there is none."""
+        """The element type if tensor cores can multiply all arrays, otherwise ""."""
         types = {self.types[a] for a in self.arrays}
         fits = len(types) == 1 and types <= {"bf16", "f16"} and all(parts for *_, parts in self.outputs)
         return types.pop() if fits else ""
 
 
 class Shape(NamedTuple):
-    """rows, columns: of a tile; features: of a block; registers: of a thread, for sums; 0: not on tensor cores."""
+    """rows, columns: of a tile; features: of a block; registers: per thread, for sums; 0 without tensor cores."""
 
     rows: int
     columns: int
@@ -73,12 +73,12 @@ class Shape(NamedTuple):
 
     @property
     def way(self) -> str:
-        """What a tuning file calls it."""
+        """Its name in tuning files."""
         return f"{self.rows} rows, {self.columns} columns" + ("" if self.registers else ", f32")
 
 
 def attention_gradient(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple[str, Geometry]:
-    """Text, and how it starts. way: one of attention_gradient_ways."""
+    """Text and launch. way: one of attention_gradient_ways."""
     facts = Facts.of(tile)
     shapes = _shapes(facts, gpu)
     shape = next((s for s in shapes if s.way == way), shapes[0])
@@ -97,7 +97,7 @@ def attention_gradient(tile: Tile, name: str, gpu: Machine, way: str = "") -> tu
 
 
 def attention_gradient_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """What a tuning file may choose among, the cost model's choice first."""
+    """The ways that a tuning file can select, the cost model's choice first."""
     return [s.way for s in _shapes(Facts.of(tile), gpu)]
 
 
@@ -108,14 +108,14 @@ def _shapes(facts: Facts, gpu: Machine) -> list[Shape]:
         found = [s for s in (_on_cores(facts, *shape) for shape in SHAPES)
                  if s.memory <= gpu.shared_bytes and s.registers <= MOST_REGISTERS]
     blocks = math.prod(facts.batches) * -(-facts.rows // SHAPES[0][0])
-    found.sort(key=lambda s: s.rows > 64 and blocks < gpu.cores)       # else in the order of SHAPES
+    found.sort(key=lambda s: s.rows > 64 and blocks < gpu.cores)       # stable: otherwise in the order of SHAPES
     chunk = next((c for c in CHUNKS if c >= facts.features), MOST_FEATURES)
     memory = 4 * (STEP * (ROWS + 4 + KEYS + 4 + chunk + 4) + KEYS * (ROWS + 4))
     return [*found, Shape(ROWS, KEYS, chunk, 256, memory, 0)]
 
 
 def _on_cores(facts: Facts, rows: int, columns: int) -> Shape:
-    """Tiles for tensor cores. Memory: rows of all products; columns twice."""
+    """A tile for tensor cores. Its memory holds the rows of all products, and the columns twice."""
     features = min(_padded(facts.features), MOST_FEATURES)
     products = sum(_line(_padded(depth)) for depth, *_ in facts.products)
     own = sum(_shared(facts, x, features) < 0 for _, x, *_ in facts.outputs)
@@ -135,7 +135,7 @@ def _line(width: int) -> int:
 
 
 def _shared(facts: Facts, x: tuple, features: int) -> int:
-    """The product whose second array an output's is, and whose tile holds its features; -1 where there is none."""
+    """The product whose second array is x and whose tile contains all features; -1 if there is none."""
     found = (n for n, (depth, _, b) in enumerate(facts.products) if b == x and facts.features <= depth
              and facts.features <= features <= _padded(depth))
     return next(found, -1)
@@ -155,14 +155,15 @@ def _output(facts: Facts, shape: Shape, features: int, x: tuple, parts: int) -> 
 
 
 def _vector(facts: Facts, where: tuple, lines: int, width: int) -> int:
-    """Elements of an array that may be read at once."""
+    """Elements of an array per vector load."""
     buffer, offset, line, along, batches = where
     size = ELEMENT_TYPES[facts.types[buffer]].bytes
     return vector_of((offset, *batches), (lines, line), (width, along), size) if along == 1 else 1
 
 
 def _names(facts: Facts) -> list[tuple[str, tuple]]:
-    """The functions that say where arrays start, and what they say; the first of each kind also stands for a second."""
+    """Names of the functions that return the start of an array, each with its array. A single product or output is also
+    the second one."""
     products = [facts.products[min(n, len(facts.products) - 1)] for n in (0, 1)]
     outputs = [facts.outputs[min(n, len(facts.outputs) - 1)] for n in (0, 1)]
     return [*((f"a{n}", p[1]) for n, p in enumerate(products)), *((f"b{n}", p[2]) for n, p in enumerate(products)),

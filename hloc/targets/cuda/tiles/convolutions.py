@@ -1,10 +1,10 @@
 """Convolutions on the GPU: a "convolution" Tile -> CUDA C that calls a template of conv.cuh.
 
-In: the Tile that kernels/products/convolution.py describes. Out: a struct of constants, a kernel, and how it starts.
-Where a group has enough features the input's windows are gathered into the tiles of a matrix product, by threads or by
-the bulk copy engine (patches.py), or, where they have one point each, lie there as one; else (depthwise) each output is
-computed by a thread, or by a warp where few outputs sum many products. In all but the bulk copy engine's an operand may
-be computed on its way (prologues.py).
+In: the Tile that kernels/products/convolution.py describes. Out: a struct of constants, a kernel, and its launch. A
+group with enough features is computed as a matrix product: threads or the bulk copy engine (patches.py) gather the
+input's windows into its tiles. Windows of one point need no gathering: the input is the matrix. Otherwise (depthwise) a
+thread computes each output, or a warp if there are few outputs of long sums. Without the bulk copy engine, an operand
+may be computed by a fused prologue (prologues.py).
 """
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from hloc.targets.cuda.tiles.tiling import (
 from hloc.targets.cuda.tiles.times import predicted_us
 from hloc.targets.printer import c_type
 
-LARGEST_TILE = 64               # what is known about each row's window takes registers
+LARGEST_TILE = 64               # larger tiles lack registers for each row's window
 VECTOR_BYTES = 16
 SIDES = ("lhs", "rhs")
-HELD_PLACE = 48                 # bytes: where what is computed of the input lies, and where its window starts
+HELD_PLACE = 48                 # bytes of registers: position of a computed input element, and its window's start
 LONG_SUM, FEW_OUTPUTS = 256, 1 << 16
 
 
@@ -82,7 +82,7 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
 
 
 def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """What a tuning file may choose among, the cost model's choice first."""
+    """The ways that a tuning file can select, the cost model's choice first."""
     facts = dict(tile.parameters)
     constants = constants_of(facts)
     constants.update(vectors(constants, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
@@ -94,8 +94,9 @@ def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
 
 
 def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
-    """The operands ("lhs", "rhs") that are computed on their way. An input element's neighbours are channels, which lie
-    beside it in one window too; where these lie apart in memory, threads beside each other take positions."""
+    """The operands ("lhs", "rhs") that are computed by a prologue. A thread computes adjacent channels of the input,
+    which are adjacent in a window too. If channels are not contiguous in memory, adjacent threads compute adjacent
+    positions."""
     found = {}
     for p in tile.prologues:
         if is_direct(c):
@@ -109,13 +110,13 @@ def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
 
 
 def is_direct(constants: dict[str, int]) -> bool:
-    """As is_direct of analysis/prologues.py."""
+    """Same as is_direct of analysis/prologues.py."""
     return constants["FEATURES"] <= FEW_FEATURES or constants["K"] < FEW_FEATURES
 
 
 def as_product(c: dict[str, int], facts: dict) -> Product | None:
-    """The matrix product that a convolution is whose windows have one point each, rows of the input at equal distances;
-    None for all others."""
+    """The equivalent matrix product, if windows have one point each and the rows of the input have one stride. None
+    otherwise."""
     points = all(c[f"WINDOW{d}"] == c[f"STRIDE{d}"] == c[f"BASE{d}"] == 1 and not c[f"LOW{d}"]
                  and c[f"OUT{d}"] == c[f"SIZE{d}"] for d in range(3))
     if not points or c["IMAGES_FIRST"] or c["GROUPS"] * c["BATCH_GROUPS"] > 1:
@@ -130,9 +131,9 @@ def as_product(c: dict[str, int], facts: dict) -> Product | None:
 
 def tilings_of(tile: Tile, c: dict[str, int], gpu: Machine, product: Product | None,
                made: dict[str, Computed]) -> list[Tiling]:
-    """The ways of a convolution, the cost model's choice first: on tensor cores the one that it predicts to be fastest.
-    product: what the convolution is, if it is one: then the bulk copy engine can read its operands. made: those that
-    are computed on their way."""
+    """The ways of a convolution, the cost model's choice first; on tensor cores this is the one with the least
+    predicted time. product: the equivalent matrix product, or None; the bulk copy engine can read its operands. made:
+    operands computed by a prologue."""
     facts = dict(tile.parameters)
     types = facts["types"]
     numbers = numbers_of(types[0], types[0], types[1], facts.get("algorithm", ""), gpu)
@@ -161,10 +162,10 @@ def tilings_of(tile: Tile, c: dict[str, int], gpu: Machine, product: Product | N
 
 def asked_of(tile: Tile, c: dict[str, int], product: Product | None, made: dict[str, Computed],
              tiling: Tiling) -> tuple[Sizes, tuple[Side, Side]]:
-    """What the cost model is told: sizes, and how both operands are read. c: with `vectors`."""
+    """The input of the cost model: sizes, and how both operands are read. c: includes `vectors`."""
     width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes
     sizes = sizes_of(tile, c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"])
-    if tiling.bulk and product is None:                         # patches have rows that are no output positions
+    if tiling.bulk and product is None:                         # some rows of patches are not output positions
         parts = zip((c["OUT2"], c["OUT1"], c["IMAGES"]), patch_of(c, tiling.constants["BM"]))
         sizes = sizes._replace(rows=math.prod(-(-size // part) for size, part in parts) * tiling.constants["BM"])
     windows = not (product and tiling.bulk)
@@ -178,8 +179,8 @@ def asked_of(tile: Tile, c: dict[str, int], product: Product | None, made: dict[
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:
-    """How many elements of the input and of the kernel may be read at once: of channels that lie side by side, of the
-    kernel's features too. Each such vector is a multiple of its size away from the array's start."""
+    """Elements of the input and of the kernel per vector load. Channels, or the kernel's features, must be contiguous.
+    The offset of each vector from the array's start is a multiple of its size."""
     most = VECTOR_BYTES // width
 
     def fits(count: int, *starts: int) -> bool:
@@ -207,7 +208,7 @@ def _direct(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], type
 
 
 def constants_of(facts: dict) -> dict[str, int]:
-    """The constants of conv.cuh; missing spatial dimensions come first and have one position."""
+    """The constants of conv.cuh. Missing spatial dimensions are added in front, with size 1."""
     spatial = len(facts["size"])
     groups, batch_groups = facts["feature_groups"], facts["batch_groups"]
     images, channels = facts["batch"] // batch_groups, facts["lhs_features"] // groups

@@ -1,8 +1,8 @@
 """Fourier transforms on the GPU: an "fft" Tile -> CUDA C kernels, one pass per transformed dimension.
 
-In: the Tile that hloc/kernels/routines/fft.py describes. Out: per dimension one kernel where a line fits into shared
-memory, else one per stage over scratch memory; the stages are the prime factors of the length, small ones joined. A
-real transform starts (RFFT) or ends (IRFFT) with the last dimension, of which it keeps one half.
+In: the Tile that hloc/kernels/routines/fft.py describes. Out: per dimension, one kernel if a line fits into shared
+memory, otherwise one per stage over scratch memory. The stages are the prime factors of the length, with small ones
+combined. A real transform starts (RFFT) or ends (IRFFT) with the last dimension, and stores only half of it.
 
     1024 points -> radices 16, 16, 4      a prime length -> one stage of that many terms
 """
@@ -19,14 +19,14 @@ from hloc.targets.cuda.tiles.tiling import kernel_text
 from hloc.targets.printer import c_type
 
 LARGEST_RADIX = 16
-LINE_BYTES = 16 << 10           # of a line in shared memory; it is there twice
+LINE_BYTES = 16 << 10           # most bytes of a line in shared memory, which holds two copies
 THREADS = 256
 BLOCKS_PER_SM = 16
 
 
 class Pass(NamedTuple):
-    """Transforms of `length` points, `stride` apart, in an array of `shape`. From and to are expressions of a complex
-    (or real) array; half_in, half_out: only the first half of the points (plus one) is there."""
+    """`lines` transforms of `length` points that are `stride` apart. source, target: C expressions of a complex array,
+    or with real_in, real_out of a real one. half_in, half_out: only the first length // 2 + 1 points are stored."""
 
     length: int
     stride: int
@@ -41,7 +41,7 @@ class Pass(NamedTuple):
 
 
 def radices(length: int) -> list[int]:
-    """The prime factors of a length, joined up to LARGEST_RADIX."""
+    """The prime factors of a length. Successive factors are multiplied while the product is at most LARGEST_RADIX."""
     factors, rest, p = [], length, 2
     while rest > 1:
         if p * p > rest:
@@ -82,7 +82,7 @@ def fft(tile: Tile, name: str, gpu: Machine) -> tuple:
 
 
 def _passes(kind: str, batch: int, lengths: tuple[int, ...], scale: float) -> list[Pass]:
-    """One pass per dimension; the scale goes with the last one."""
+    """One pass per dimension; the last one applies the scale."""
     last = lengths[-1]
     stored = (*lengths[:-1], last // 2 + 1) if kind in ("RFFT", "IRFFT") else lengths
     total = batch * math.prod(stored)
@@ -90,7 +90,7 @@ def _passes(kind: str, batch: int, lengths: tuple[int, ...], scale: float) -> li
     inner = Pass(last, 1, batch * math.prod(lengths[:-1]), "", "", real_in=kind == "RFFT", half_out=kind == "RFFT",
                  half_in=kind == "IRFFT", real_out=kind == "IRFFT")
     order = [*outer, inner] if kind == "IRFFT" else [inner, *outer]
-    place = "scratch" if kind == "IRFFT" else "out0"       # a half-sized result holds no full-sized array
+    place = "scratch" if kind == "IRFFT" else "out0"       # the real result is too small for the complex data
     done = []
     for number, one in enumerate(order):
         final = number == len(order) - 1
@@ -100,7 +100,7 @@ def _passes(kind: str, batch: int, lengths: tuple[int, ...], scale: float) -> li
 
 
 def _index(one: Pass, half: bool) -> str:
-    """Position of point i of line `line`."""
+    """C expression of the offset of point i of line `line`."""
     stored = one.length // 2 + 1 if half else one.length
     if one.stride == 1:
         return f"line * {stored}L + i"
@@ -108,22 +108,22 @@ def _index(one: Pass, half: bool) -> str:
 
 
 def _load(one: Pass, complex_type: str) -> str:
-    """load(line, i): a point of the source."""
+    """load(line, i): a function that reads a point of the source."""
     part = "f32" if complex_type == "c64" else "f64"
     type = c_type(complex_type)
     body = f"return {one.source}[{_index(one, one.half_in)}];"
     if one.real_in:
         body = f"return hloc_complex_{part}({one.source}[{_index(one, False)}], 0);"
-    if one.half_in:                                         # the other half is its mirror image, conjugate
+    if one.half_in:                                         # x[n - i] = conj(x[i])
         mirrored = (f"const bool mirrored = i > {one.length // 2};\n  if (mirrored) i = {one.length} - i;\n"
                     f"  {type} x = {one.source}[{_index(one, True)}];\n")
-        ends = f"i == 0 || 2 * i == {one.length}"           # these are real whatever their imaginary part says
+        ends = f"i == 0 || 2 * i == {one.length}"           # real: the stored imaginary part is ignored
         body = mirrored + f"  x.im = {ends} ? 0 : mirrored ? -x.im : x.im;\n  return x;"
     return f"auto load = [&](long line, long i) -> {type} {{\n  {body}\n}};"
 
 
 def _save(one: Pass, complex_type: str) -> str:
-    """save(line, i, x): store a point of the result."""
+    """save(line, i, x): a function that stores a point of the result."""
     part = "f32" if complex_type == "c64" else "f64"
     lines = []
     if one.half_out:
@@ -142,7 +142,7 @@ def _element(one: Pass, complex_type: str, done: int, radix: int, sign: int) -> 
 
 
 def _shared_pass(tile: Tile, name: str, one: Pass, complex_type: str, sign: int, elements: int, gpu: Machine) -> tuple:
-    """A block per line: loaded into shared memory, stage by stage there and back, stored."""
+    """One block per line. It loads the line, runs the stages between two buffers of shared memory, and stores it."""
     type, n = c_type(complex_type), one.length
     stages, done = [], 1
     for number, radix in enumerate(radices(n)):
@@ -165,10 +165,10 @@ def _shared_pass(tile: Tile, name: str, one: Pass, complex_type: str, sign: int,
 
 
 def _global_pass(tile: Tile, name: str, one: Pass, complex_type: str, sign: int, elements: int, gpu: Machine) -> tuple:
-    """A kernel per stage, a thread per point; between stages the lines lie one after the other in scratch memory."""
+    """One kernel per stage, one thread per point. Between stages, the lines are contiguous in scratch memory."""
     text, launches, done, factors = "", [], 1, radices(one.length)
     if len(factors) == 1 and one.source == one.target:
-        factors.append(1)                                   # a stage that only moves: none may overwrite what it reads
+        factors.append(1)                                   # a copy stage: a stage must not overwrite its input
     halves = (f"scratch + {elements}L", f"scratch + {2 * elements}L")
     for number, radix in enumerate(factors):
         read = "load(line, n)" if number == 0 else f"({halves[(number - 1) % 2]})[line * {one.length}L + n]"

@@ -1,8 +1,8 @@
 """Convolutions whose windows the bulk copy engine gathers: a tile's rows are a patch of output positions.
 
-In: a convolution's constants (convolutions.py). Out: the Patch of a tile, and the tensor maps of image and filter. The
-positions that one tap of the window reads for a patch are a box of the image, `across` x `down` of `images` images, 64
-channels deep; what lies outside of the image comes as zeros, which is its padding; strides are steps of the map.
+In: a convolution's constants (convolutions.py). Out: the Patch of a tile, and the tensor maps of image and filter. For
+one tap of the window, a patch reads a box of the image: `across` x `down` positions of `images` images, 64 channels
+deep. The engine reads zeros outside of the image; these are the padding. Window strides are steps of the map.
 
     patch_of(128 images of 14 x 14, 128 rows) == Patch(14, 1, 9)       126 of 128 rows
 """
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from hloc.targets.cuda.tiles.tensor_maps import LARGEST_BOX, LARGEST_SIZE, LARGEST_STEP, LINE, TensorMap
 
 ELEMENT = 2                     # bytes: bf16, f16
-DEPTH = LINE // ELEMENT         # channels of a line
-MORE_TILES = 1.08               # of the fewest, for the sake of wider patches
-FEWEST_ROWS = 0.85              # of a tile that must be output positions
+DEPTH = LINE // ELEMENT         # channels per line
+MORE_TILES = 1.08               # most tiles, relative to the fewest, for wider patches
+FEWEST_ROWS = 0.85              # least share of a tile's rows that are output positions
 
 
 class Patch(NamedTuple):
-    """Output positions of one tile, in each direction, and of how many images."""
+    """The output positions of one tile: their extent in each direction, and the number of images."""
 
     across: int
     down: int
@@ -32,12 +32,12 @@ class Patch(NamedTuple):
 
     @property
     def constants(self) -> dict[str, int]:
-        """Of conv_bulk.cuh."""
+        """Constants of conv_bulk.cuh."""
         return {"PATCH_ACROSS": self.across, "PATCH_DOWN": self.down, "PATCH_IMAGES": self.images}
 
 
 def patch_of(c: dict[str, int], rows: int) -> Patch:
-    """The widest patch among those of which about the fewest tiles of so many rows are needed."""
+    """The widest patch that needs about the fewest tiles (MORE_TILES). rows: of a tile."""
     return _patch((c["OUT2"], c["OUT1"], c["IMAGES"]), (c["STRIDE2"], c["STRIDE1"]), rows)
 
 
@@ -58,8 +58,8 @@ def _tiles(patch: Patch, sizes: tuple[int, ...]) -> int:
 
 
 def is_boxes(c: dict[str, int]) -> bool:
-    """Whether boxes can be copied: whole lines of channels, no gaps between elements, filters as they lie; and tiles
-    that are filled well enough."""
+    """Whether operands can be copied in boxes: channels fill whole lines, there is no base dilation, and filters are
+    contiguous in one dimension. Tiles must be filled well enough (FEWEST_ROWS)."""
     plain = all(c[f"BASE{d}"] == 1 for d in range(3)) and c["OUT0"] == c["WINDOW0"] == c["SIZE0"] == 1 and not c["LOW0"]
     channels = c["X_C"] == 1 and c["CHANNELS"] % DEPTH == 0 and not c["IMAGES_FIRST"]
     filters = c["W_I"] == 1 or (c["W_O"] == 1 and c["FEATURES"] > 1)
@@ -73,7 +73,7 @@ def is_boxes(c: dict[str, int]) -> bool:
 
 def maps_of_patches(c: dict[str, int], offsets: tuple[int, int], patch: Patch, columns: int, arguments: list[int]
                     ) -> tuple[TensorMap, TensorMap]:
-    """Of the image and of the filter, whose places among the arguments and first elements are given."""
+    """The maps of image and filter. offsets: their first elements; arguments: their indices among the kernel's."""
     image = [(c["CHANNELS"], 1), (c["SIZE2"], c["X_2"]), (c["SIZE1"], c["X_1"]), (c["IMAGES"], c["X_N"])]
     steps = (1, c["STRIDE2"], c["STRIDE1"], 1)
     box = (DEPTH, (patch.across - 1) * steps[1] + 1, (patch.down - 1) * steps[2] + 1, patch.images)

@@ -1,8 +1,8 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
-In: the Tile that hloc/kernels/products/dot.py describes. Out: a struct of constants, kernels, and how they start.
-Three ways: tensor cores (tensor_cores.py), register tiles for all other types, a thin one for few rows or columns. In
-each an operand may be computed on its way into the tile (prologues.py).
+In: the Tile that hloc/kernels/products/dot.py describes. Out: a struct of constants, kernels, and their launches.
+There are three ways: tensor cores (tensor_cores.py), register tiles for all other types, and a thin template for few
+rows or columns. In each, an operand may be computed by a fused prologue as it is loaded (prologues.py).
 """
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from hloc.targets.cuda.tiles.tiling import (
 from hloc.targets.cuda.tiles.times import predicted_us
 from hloc.targets.printer import c_type
 
-THIN = 8                    # rows (or columns) up to which the thin template is taken
+THIN = 8                    # most rows (or columns) of the thin template
 THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
 THIN_SUMS, MOST_COLUMNS = 64, 8         # of a thread
-THIN_ENOUGH = 2                 # blocks for each SM
-MOST_NEAR = 128                 # bytes of the left operand that leave registers for two blocks of an SM
-VECTOR_BYTES = 16               # that a thread reads of an operand at once
+THIN_ENOUGH = 2                 # blocks per SM
+MOST_NEAR = 128                 # bytes of the left operand with which registers suffice for two blocks per SM
+VECTOR_BYTES = 16               # bytes of one vector load of an operand
 LARGEST_TILE = 128
 
 
 class Product(NamedTuple):
-    """C[b, i, j] = sum over k of A B; exchanged: rows and columns of the Tile have changed places; groups: into which
-    rows fall, each with a B of its own, the inner batches; 0: none."""
+    """C[b, i, j] = sum over k of A B. exchanged: rows and columns of the Tile are exchanged. groups: the number of
+    groups of rows, or 0; each group has its own B, and the inner batches are these."""
 
     m: int
     n: int
@@ -71,10 +71,10 @@ class Product(NamedTuple):
         return Product(self.n, self.m, self.k, self.outer, self.inner, (*b[:3], b[4], b[3]), (*a[:3], a[4], a[3]), True)
 
     def constants(self, width: int) -> dict[str, int]:
-        """Of gemm.cuh; width: bytes of an element."""
+        """Constants of gemm.cuh. width: bytes of an element."""
         a, b = self.lhs, self.rhs
         grouped = {"GROUPS": self.groups} if self.groups else {}
-        apart = self.groups and a[4] != 1           # a group's first row lies anywhere
+        apart = self.groups and a[4] != 1           # a group may start at any row
         return {**grouped, "M": self.m, "N": self.n, "K": self.k,
                 "BATCHES": self.outer * self.inner, "INNER": self.inner,
                 "A_OUTER": a[1], "A_INNER": a[2], "A_ROW": a[3], "A_K": a[4],
@@ -84,8 +84,8 @@ class Product(NamedTuple):
 
 
 def vector_of(starts: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, int], width: int) -> int:
-    """How many elements of an operand may be read at once: those side by side, where all others start at multiples of
-    as many. rows, depth: their number and stride."""
+    """Elements of an operand per vector load. They must be contiguous, and all offsets and other strides must be
+    multiples of the vector length. rows, depth: size and stride of each."""
     (count, stride), (other, apart) = (depth, rows) if depth[1] == 1 else (rows, depth)
     if stride != 1:
         return 1
@@ -119,13 +119,13 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
 
 
 def computed_sides(tile: Tile) -> dict[str, Computed]:
-    """The operands ("lhs", "rhs") that are computed on their way."""
+    """The operands ("lhs", "rhs") that are computed by a prologue."""
     m, n, k = dict(tile.parameters)["sizes"]
     return {p.operand: computed(p, m if p.operand == "lhs" else n, k) for p in tile.prologues}
 
 
 def types_of(tile: Tile, names: tuple[str, ...] = ("lhs", "rhs")) -> list[str]:
-    """Element types of operands."""
+    """The element types of the named operands."""
     types = {**{b.name: b.type for b in tile.buffers}, **{p.operand: p.type for p in tile.prologues}}
     return [types[n] for n in names]
 
@@ -136,7 +136,7 @@ def names_of(product: Product) -> tuple[str, str]:
 
 
 def _operands(tile: Tile, name: str, product: Product, made: dict[str, Computed]) -> tuple[str, str]:
-    """What the template is given for both operands: addresses, or what computes them; and the structs of these."""
+    """The template's arguments for both operands: addresses, or prologue structs; and the text of these structs."""
     texts = []
     for operand, side in zip(names_of(product), (product.lhs, product.rhs)):
         if operand in made:
@@ -147,7 +147,7 @@ def _operands(tile: Tile, name: str, product: Product, made: dict[str, Computed]
 
 
 def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """What a tuning file may choose among, the cost model's choice first."""
+    """The ways that a tuning file can select, the cost model's choice first."""
     product = Product.of(tile)
     return ["thin"] if product.m <= THIN and not product.groups else [t.way for t in tilings_of(tile, product, gpu)]
 
@@ -164,7 +164,7 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     rows, count = product.m, product.outer * product.inner
     if product.groups:
-        rows = -(-product.m // product.groups)      # of a group, as they fall
+        rows = -(-product.m // product.groups)      # of a group, on average
     ways = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
                     streams(product, constants, numbers, left, made), "" if found else groups(product, left),
                     held=tuple(m.held_bytes if m else 0 for m in made))
@@ -176,7 +176,7 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
 
 
 def asked_of(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Side]]:
-    """What the cost model is told: sizes, and how both operands are read."""
+    """The input of the cost model: sizes, and how both operands are read."""
     found, names = computed_sides(tile), names_of(product)
     width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes
     c, read = product.constants(width), []
@@ -189,8 +189,9 @@ def asked_of(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Side]]:
 
 
 def groups(product: Product, type: str) -> str:
-    """How groups of warps may read operands that can be read in pieces of 16 bytes (tilings): words only along the
-    depth; in boxes where tensor maps can describe them, lines that lie apart."""
+    """How warpgroups can read operands that are readable in pieces of 16 bytes (see tilings). Types other than 16-bit
+    ones must be contiguous along the depth. "boxes" if tensor maps can describe the operands: strides are not negative,
+    and no line is repeated by a stride of 0."""
     a, b = product.lhs, product.rhs
     if ELEMENT_TYPES[type].bytes != 2 and not a[4] == b[3] == 1:
         return ""
@@ -200,7 +201,7 @@ def groups(product: Product, type: str) -> str:
 
 
 def maps_of(product: Product, tiling: Tiling, arguments: list[int]) -> tuple[TensorMap, TensorMap]:
-    """Of both operands, whose places among the kernel's arguments are given; their lines run along the depth or across
+    """Tensor maps of both operands. arguments: their indices among the kernel's. Lines run along the depth or across
     it."""
     width = tiling.constants["BULK"]
     edges = tiling.constants["BM"], tiling.constants["BN"]
@@ -217,8 +218,8 @@ def maps_of(product: Product, tiling: Tiling, arguments: list[int]) -> tuple[Ten
 
 def streams(product: Product, constants: dict[str, int], numbers: Numbers | None, type: str,
             made: tuple[Computed | None, Computed | None] = (None, None)) -> bool:
-    """Operands lie in memory as tensor cores take them, in pieces of 16 bytes, or are computed in such pieces; bytes
-    only along the depth. made: what computes them."""
+    """Whether both operands are in memory in the format of tensor cores and readable in pieces of 16 bytes, or are
+    computed in such pieces. 8-bit elements must be contiguous along the depth. made: prologues of the operands."""
     width = ELEMENT_TYPES[type].bytes
     if numbers is None or numbers.stored_bytes != width or numbers.word * width != 4:
         return False
@@ -228,12 +229,12 @@ def streams(product: Product, constants: dict[str, int], numbers: Numbers | None
 
 
 def _thin(tile: Tile, name: str, gpu: Machine, product: Product, finish: str) -> tuple:
-    """A thread for neighbours of the right operand and for a slice of the depth."""
+    """The thin template: each thread reads vectors of the right operand, over one slice of the depth."""
     names, total = names_of(product), dict(tile.parameters)["types"][1]
     type, other = types_of(tile, names)
     rows = 1 << (product.m - 1).bit_length()
     constants = product.constants(ELEMENT_TYPES[type].bytes)
-    wide = min(MOST_COLUMNS, THIN_SUMS // rows)         # columns of a thread, at most
+    wide = min(MOST_COLUMNS, THIN_SUMS // rows)         # most columns of a thread
     prologues, made = {p.operand: p for p in tile.prologues}, {}
     if names[1] in prologues:
         right = made[names[1]] = computed_thin(prologues[names[1]], product.n, product.k, wide)
@@ -254,15 +255,15 @@ def _thin(tile: Tile, name: str, gpu: Machine, product: Product, finish: str) ->
     blocks = -(-product.n // columns) * product.outer * product.inner
     start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (threads, 1, 1))
     memory = columns * slices * ELEMENT_TYPES[total].bytes
-    near = rows * deep * ELEMENT_TYPES[type].bytes          # of the left operand, for each pack of the right one
+    near = rows * deep * ELEMENT_TYPES[type].bytes          # bytes of the left operand per vector of the right one
     together = 2 if threads == THIN_THREADS and near <= MOST_NEAR else 1
     text = kernel_text(tile, name, threads, [finish, call], memory, together=together)
     return structs + shape_struct(f"{name}_shape", constants) + text, start
 
 
 def _thin_block(product: Product, wide: int, deep: int, gpu: Machine) -> tuple[int, int]:
-    """Threads and slices of a block: few slices, as long as there are enough blocks; as many threads as read far enough
-    ahead where blocks are few."""
+    """Threads and slices of a block. Slices are few if there are enough blocks. With too few blocks, slices and then
+    threads are added, so that enough loads are in flight."""
     threads, slices = THIN_THREADS, THIN_SLICES
 
     def short() -> bool:

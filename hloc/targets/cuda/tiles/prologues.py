@@ -1,8 +1,8 @@
-"""Operands of products that are computed on their way into a tile: a Prologue -> a struct for hloc_computed (gemm.cuh).
+"""Operands of products that are computed as a tile is loaded: a Prologue -> a struct for hloc_computed (gemm.cuh).
 
-In: a Prologue of a "gemm" Tile. Out: Computed: along which dimension a thread makes neighbours, how many at once, and
-the struct's text. What an element is read from is loaded a step ahead, as it lies in memory; arithmetic follows when
-the tile's place in shared memory is free.
+In: a Prologue of a "gemm" Tile. Out: Computed: the dimension along which a thread computes a vector of elements, the
+vector's length, and the struct's text. The inputs of an element are loaded one step ahead, in their types in memory.
+The arithmetic follows when the tile's buffer in shared memory is free.
 
     multiply(convert(x), broadcast(scale)), x: s8[k,n]  ->
     struct k0_rhs {
@@ -32,7 +32,7 @@ from hloc.targets.printer import (
     pointer_type,
 )
 
-VECTOR_BYTES, MOST_LOADED = 16, 64      # of what a thread makes at once; of one array that it loads for that
+VECTOR_BYTES, MOST_LOADED = 16, 64      # bytes that a thread computes at once; of one array loaded for them
 VECTORS = (16, 8, 4, 2, 1)
 FREE, DEPTH = "row", "depth"
 HALVES = ("bf16", "f16")
@@ -40,15 +40,15 @@ PLACE = "long outer, long inner, long row, long depth"
 
 
 class Step(NamedTuple):
-    """How a position moves within a vector: from one lane to the next, and what divides it at the first lane."""
+    """A position within a vector: its step from one lane to the next, and a known divisor of it at the first lane."""
 
     step: int
     divisor: int
 
 
 class Computed(NamedTuple):
-    """along: neighbours along the depth, else along rows; vector: how many; packs: loads of neighbours that lie side by
-    side; single: those that all lanes share; others are loaded one by one."""
+    """along: vectors run along the depth, otherwise along rows; vector: their length; packs: loads that are contiguous
+    over the lanes; single: loads that all lanes share; others: loads of one element per lane."""
 
     prologue: Prologue
     along: bool
@@ -59,7 +59,7 @@ class Computed(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """Of registers, for what is on its way."""
+        """Bytes of registers for loads in flight."""
         return sum(self.vector * _size(load) for load in (*self.packs, *self.others)) + 4 * len(self.single)
 
     def buffers(self, tile: Tile) -> list[Buffer]:
@@ -68,8 +68,8 @@ class Computed(NamedTuple):
 
 
 def computed(prologue: Prologue, free: int, depth: int, along: bool | None = None, most: int = 0) -> Computed:
-    """free, depth: rows (columns of rhs) of the operand, and elements of a sum; along: where neighbours must lie; most:
-    how many of them there may be, else as many as are stored at once."""
+    """free, depth: rows (columns of rhs) of the operand, and elements of a sum; along: the required direction of
+    vectors, or None; most: their largest length, by default that of a 16-byte store."""
     most = most or max(1, VECTOR_BYTES // ELEMENT_TYPES[prologue.type].bytes)
     found = [_classified(prologue, way, next(v for v in VECTORS if v <= most and extent % v == 0))
              for way, extent in ((True, depth), (False, free)) if along in (None, way)]
@@ -77,15 +77,15 @@ def computed(prologue: Prologue, free: int, depth: int, along: bool | None = Non
 
 
 def computed_thin(prologue: Prologue, free: int, depth: int, wide: int) -> Computed:
-    """Of few rows' other operand, which stays in registers: as many as are loaded at once; wide: the most along
-    rows."""
+    """For the large operand of a thin product, which stays in registers. The vector's length is that of a 16-byte load;
+    wide: its largest length along rows."""
     most = max((VECTOR_BYTES // _size(load) for load in loads_of(prologue)), default=1)
     found = computed(prologue, free, depth, most=most)
     return found if found.along or found.vector <= wide else computed(prologue, free, depth, False, wide)
 
 
 def _quality(found: Computed) -> tuple[int, int]:
-    """Few loads for each element first, then as many elements at once as there can be."""
+    """Sort key: fewer loads per element are better, then longer vectors."""
     loads = len(found.packs) + len(found.single) + found.vector * len(found.others)
     return -loads * VECTOR_BYTES // found.vector, found.vector
 
@@ -115,8 +115,8 @@ def loads_of(prologue: Prologue) -> list[Load]:
 
 
 def step_of(expr: Expr, moving: str, vector: int, lets: Mapping[str, Expr]) -> Step | None:
-    """How an expression moves with the variable `moving`, whose vectors start at multiples of their length; None
-    where it does not move evenly."""
+    """The Step of an expression in the variable `moving`, whose vectors start at multiples of their length. None if the
+    expression is not linear in it within a vector."""
     if isinstance(expr, Const):
         return Step(0, abs(int(expr.value)))
     if isinstance(expr, Var):
@@ -148,7 +148,7 @@ def _product(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
 
 
 def _stays(a: Step, by: int, vector: int) -> bool:
-    """All lanes of a vector lie between the same two multiples of `by`."""
+    """Whether all lanes of a vector have the same quotient by `by`."""
     return a.step >= 0 and a.step * (vector - 1) < math.gcd(a.divisor, by)
 
 
@@ -171,7 +171,7 @@ STEPS = {"add": _sum, "subtract": _difference, "multiply": _product, "divide": _
 # -- text --------------------------------------------------------------------------------------------------------------
 
 def prologue_struct(found: Computed, tile: Tile, name: str) -> str:
-    """The struct called `name`; its pointers are the buffers that it reads."""
+    """The text of struct `name`. Its pointers are the buffers that it reads."""
     given, type = found.prologue, c_type(found.prologue.type)
     printer = StatementPrinter(CUDA)
     printer.lines += comment((f"{given.operand}, computed on its way into the tile:", *given.origin))
@@ -193,7 +193,7 @@ def prologue_struct(found: Computed, tile: Tile, name: str) -> str:
 
 
 def _places(found: Computed) -> dict[Load, tuple[str, bool]]:
-    """The member that holds what a load gives, and whether it has one for each lane."""
+    """For each load, the member with its result, and whether the member has an element per lane."""
     many = {*found.packs, *found.others}
     return {load: (f"x{n}", load in many) for n, load in enumerate(loads_of(found.prologue))}
 
@@ -238,7 +238,7 @@ def _print_make(printer: StatementPrinter, found: Computed, places: Mapping[Load
 
 
 def exact(expr: Expr) -> Expr:
-    """The same without rounding what bf16 and f16 hold as it is, such as weights of eight bits."""
+    """The same expression without the rounding step of exact conversions to bf16 or f16, such as of 8-bit weights."""
     if not isinstance(expr, Apply):
         return expr
     expr = expr._replace(arguments=tuple(exact(a) for a in expr.arguments))
@@ -254,13 +254,13 @@ def exact(expr: Expr) -> Expr:
 
 
 def _before(converted: Apply) -> Expr:
-    """What was converted, behind a conversion to f32 on the way."""
+    """The operand of a conversion, or of the conversion to f32 before it."""
     inner = converted.arguments[0]
     return inner.arguments[0] if isinstance(inner, Apply) and inner.op == "convert" and inner.type == "f32" else inner
 
 
 def _print_lane_loop(printer: StatementPrinter, found: Computed) -> None:
-    """The beginning of a loop over the neighbours, in which the moving variable is that of one of them."""
+    """The head of a loop over the lanes of a vector. In it, the moving variable is that of one lane."""
     moving = DEPTH if found.along else FREE
     printer.line(2, "#pragma unroll")
     printer.line(2, f"for (long lane = 0, first = {moving}; lane < {found.vector}; lane++) {{")
@@ -268,12 +268,12 @@ def _print_lane_loop(printer: StatementPrinter, found: Computed) -> None:
 
 
 def _print_lets(printer: StatementPrinter, found: Computed, loads: Iterable[Load], indent: int) -> None:
-    """The positions that these loads name."""
+    """The Lets that the positions of these loads use."""
     printer.statements(_needed(found.prologue.statements, [load.position for load in loads]), indent)
 
 
 def _needed(lets: Sequence[Let], roots: list[Expr]) -> list[Let]:
-    """The Lets that the roots are made of."""
+    """The Lets that the roots depend on."""
     names = {p.name for p in parts(roots) if isinstance(p, Var)}
     kept = []
     for let in reversed(lets):

@@ -1,7 +1,8 @@
 """Sorts and top-k on the GPU: "sort" and "topk" Tiles -> CUDA C that calls sort.cuh.
 
-In: the Tiles that kernels/routines/sort.py describes. Out: one kernel where a row fits into a block's shared memory;
-else one that sorts chunks, one per round of merging, and one that moves the elements; positions are in scratch memory.
+In: the Tiles that kernels/routines/sort.py describes. Out: one kernel if a row fits into a block's shared memory.
+Otherwise: one kernel that sorts chunks, one per round of merging, and one that moves the elements; positions are in
+scratch memory.
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tiles.tiling import kernel_text, shape_struct
 from hloc.targets.printer import CUDA, c_type, expression, print_statements
 
-CHUNK = 2048                    # positions that one block sorts in shared memory
+CHUNK = 2048                    # positions that a block sorts in shared memory
 SMALLEST_CHUNK = 512
 THREADS = 256
 BLOCKS_PER_SM = 16
@@ -36,7 +37,7 @@ def sort(tile: Tile, name: str, gpu: Machine) -> tuple:
 
 
 def _part(buffer: Buffer, length: int, stride: int, part: tuple[int, int, int], value: str) -> str:
-    """Stores the element that goes to place `to` of its row, where it is in this part of the row."""
+    """Stores the element with index `to` in the sorted row, if this part of the row contains it."""
     _, first, last = part
     if (first, last) == (0, length):
         return f"{buffer.name}[start + to * {stride}L] = {value};"
@@ -65,7 +66,7 @@ def _position(buffer: Buffer, k: int) -> str:
 
 
 def _before(start: str, loads: list[str], body: tuple[Stmt, ...], result: Expr) -> str:
-    """before(row, i, j): the comparator over the elements at these positions."""
+    """before(row, i, j): the comparator applied to the elements at these positions."""
     lines = ["auto before = [&](long row, long i, long j) -> bool {", f"  const long start = {start};",
              *(f"  const {line}" for line in loads)]
     if body:
@@ -93,7 +94,7 @@ def _code(tile: Tile, name: str, gpu: Machine, sizes: tuple[int, int, int], befo
 
 
 def _long(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], text: str, before: str, move: str) -> tuple:
-    """Chunks, merges, moves. The positions alternate between two halves of the scratch memory."""
+    """Kernels that sort chunks, merge, and move. Merging alternates between two halves of the scratch memory."""
     rows, length = constants["ROWS"], constants["LENGTH"]
     with_scratch = tile._replace(buffers=(*tile.buffers, Buffer("scratch", "s32", 2 * rows * length, "update")))
     halves = ("scratch", f"scratch + {rows * length}L")

@@ -1,4 +1,4 @@
-"""Tiles on the GPU: a Tile of the plan -> CUDA C that instantiates a template, and how it starts.
+"""Tiles on the GPU: a Tile of the plan -> CUDA C that instantiates a template, and its launches.
 
 In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: its TileCode.
 """
@@ -24,8 +24,8 @@ from hloc.targets.printer import comment
 
 
 class TileCode(NamedTuple):
-    """text: CUDA C; launches: its kernels, in the order to run them; scratch: bytes that the kernels of one Tile share,
-    given as a last pointer where there are any."""
+    """text: CUDA C; launches: of its kernels, in execution order; scratch: bytes of memory shared by the kernels of the
+    Tile. If not 0, a pointer to it is the last argument."""
 
     text: str
     launches: tuple[Geometry, ...]
@@ -46,7 +46,7 @@ WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {
 
 
 def ways(tile: Tile, gpu: Machine) -> list[str]:
-    """The ways in which a tile can be computed, by name, the cost model's choice first."""
+    """The names of the ways to compute a tile, the cost model's choice first."""
     found = WAYS[tile.routine](tile, gpu) if tile.routine in WAYS else [""]
     if tile.routine == "gemm" and library_product(tile):
         return [*found, LIBRARY]
@@ -54,8 +54,8 @@ def ways(tile: Tile, gpu: Machine) -> list[str]:
 
 
 def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
-    """The CUDA C of one tile, in one of its ways ("": the cost model's choice). Raises UnsupportedError for a routine
-    without a template."""
+    """The CUDA C of a tile. way: one of `ways`, or "" for the cost model's choice. Raises UnsupportedError for a
+    routine without a template."""
     if way == LIBRARY:
         return library_call(tile, name)
     if way == CUDNN:
@@ -68,7 +68,7 @@ def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
 
 
 def library_call(tile: Tile, name: str) -> TileCode:
-    """A product of cuBLASLt in the place of a kernel; its last argument is a workspace."""
+    """A matrix product by cuBLASLt instead of a kernel. Its last argument is a workspace."""
     product = library_product(tile)
     if product is None:
         raise UnsupportedError(f"a product of {dict(tile.parameters)['types'][0]} that cuBLASLt cannot compute")
@@ -78,7 +78,7 @@ def library_call(tile: Tile, name: str) -> TileCode:
 
 
 def cudnn_call(tile: Tile, name: str, gpu: Machine) -> TileCode:
-    """A convolution of cuDNN in the place of a kernel."""
+    """A convolution by cuDNN instead of a kernel."""
     found = library_convolution(tile)
     if found is None:
         raise UnsupportedError(f"a convolution of {dict(tile.parameters)['types'][0]} that cuDNN cannot compute")

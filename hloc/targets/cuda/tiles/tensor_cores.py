@@ -1,9 +1,9 @@
-"""What tensor cores multiply: element types and an algorithm -> the Numbers of numbers.cuh, and what these need.
+"""Number formats of tensor cores: element types and an algorithm -> Numbers, the struct of numbers.cuh to use.
 
     numbers_of("bf16", "bf16", "f32", "", gpu).name == "hloc_numbers_bf16"
     numbers_of("f32", "f32", "f32", "dot_tf32_tf32_f32", gpu).name == "hloc_numbers_tf32<1, 0>"
 
-Products of f32 without an algorithm are none of theirs: they are computed at full precision.
+Products of f32 without an algorithm are computed at full precision, without tensor cores.
 """
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hloc.machine import Machine
 
 F8 = ("f8e4m3fn", "f8e5m2")
 TF32 = "dot_tf32_tf32_f32"
-FIRST_F8 = 89                       # sm_89: the first architecture with products of f8
+FIRST_F8 = 89                       # sm_89: the first architecture with f8 tensor cores
 
 
 class Numbers(NamedTuple):
-    """name: of the struct; element: C type in memory; stored_bytes: of an element in shared memory; word: elements of
-    one register; sums: type of the sums; parts: that a word is split into; products: of parts, for each of words."""
+    """name: of the struct; element: C type in memory; stored_bytes: of an element in shared memory; word: elements per
+    register; sums: type of the sums; parts: number of parts of a split word; products: of parts, per product of
+    words."""
 
     name: str
     element: str
@@ -42,7 +43,7 @@ ALGORITHMS = {"dot_bf16_bf16_f32": Numbers("hloc_numbers_f32_as<hloc_rounded_bf1
 
 
 def numbers_of(lhs: str, rhs: str, total: str, algorithm: str, gpu: Machine) -> Numbers | None:
-    """How tensor cores compute a product of these element types; None where they do not."""
+    """How tensor cores compute a product of these element types; None if they cannot."""
     if lhs in F8 and rhs in F8:
         found = _f8(lhs, rhs, gpu)
     elif lhs == rhs == "f32":

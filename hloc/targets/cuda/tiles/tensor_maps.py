@@ -1,7 +1,7 @@
-"""Tensor maps: what the bulk copy engine of sm_90a must know of an array, made by the driver when a program is loaded.
+"""Tensor maps: array descriptors for the bulk copy engine of sm_90a, encoded by the driver when a program is loaded.
 
-In: a TensorMap, which is part of how a kernel starts, and the address of the argument that it speaks of. Out: the 128
-bytes that bulk.cuh's copies take. Every copy takes a box out of an array of four dimensions, in lines of 128 bytes.
+In: a TensorMap, which is part of a kernel's launch, and the address of the argument that it describes. Out: the 128
+bytes that the copies of bulk.cuh use. Each copy reads a box of a four-dimensional array, in lines of 128 bytes.
 
     encode(TensorMap(0, 2, 0, (1024, 512, 1, 1), (2048, 1048576, 1048576), (64, 128, 1, 1)), address)
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hloc.errors import RunError
 from hloc.targets.cuda.execution import graphs
 
-BYTES, PIECE, LINE = 128, 16, 128   # of a map; what addresses and strides are multiples of; of a box's lines
+BYTES, PIECE, LINE = 128, 16, 128   # bytes of a map; alignment of addresses and strides; bytes of a box's line
 RANK = 4
 LARGEST_SIZE, LARGEST_STRIDE, LARGEST_BOX, LARGEST_STEP = 1 << 32, 1 << 40, 256, 8
 TYPES = {1: 0, 2: 1, 4: 2}          # bytes of an element -> CU_TENSOR_MAP_DATA_TYPE_UINT8, _UINT16, _UINT32
@@ -22,9 +22,9 @@ NO_INTERLEAVE, SWIZZLE_128B, PROMOTION_256B, ZEROS_OUTSIDE = 0, 3, 3, 0
 
 
 class TensorMap(NamedTuple):
-    """argument: of the launch; width: bytes of an element; offset: bytes from the argument's start to the array; sizes:
-    elements, the dimension along memory first; strides: bytes, of the others; box: elements from its first to its last
-    one in each dimension; steps: of which every so manieth is copied."""
+    """argument: index in the launch; width: bytes of an element; offset: bytes from the argument's start to the array;
+    sizes: in elements, the contiguous dimension first; strides: in bytes, of the other dimensions; box: extent in
+    elements in each dimension; steps: every so many elements, one is copied."""
 
     argument: int
     width: int
@@ -37,8 +37,8 @@ class TensorMap(NamedTuple):
     @staticmethod
     def of(argument: int, width: int, offset: int, dimensions: Sequence[tuple[int, int]], box: tuple[int, ...],
            steps: tuple[int, int, int, int] = (1, 1, 1, 1)) -> TensorMap:
-        """dimensions: size and stride in elements, the one along memory first; those that all share have stride 0. box:
-        one in all dimensions that it does not name."""
+        """dimensions: size and stride in elements, the contiguous one first; a broadcast dimension has stride 0. box:
+        missing dimensions have extent 1."""
         sizes = tuple(size if stride else 1 for size, stride in dimensions)
         strides, whole = [], sizes[0] * width
         for size, (_, stride) in zip(sizes[1:], dimensions[1:]):
@@ -54,7 +54,8 @@ class TensorMap(NamedTuple):
         return self.offset + last + self.sizes[0] * self.width
 
     def fits(self, arguments: Sequence[int]) -> None:
-        """arguments: bytes of each. Raises ValueError for a map that the engine or the memory does not bear."""
+        """Checks the map. arguments: bytes of each. Raises ValueError if the map exceeds the engine's limits or the
+        argument's memory."""
         if not 0 <= self.argument < len(arguments) or self.width not in TYPES or self.offset < 0 \
                 or not len(self.sizes) == len(self.strides) + 1 == len(self.box) == len(self.steps) == RANK \
                 or not all(0 < n <= LARGEST_SIZE for n in self.sizes) \
@@ -75,8 +76,8 @@ class TensorMap(NamedTuple):
 
 
 def encode(map: TensorMap, address: int) -> bytes:
-    """As the driver describes it to the device. Raises RunError where the driver does not."""
-    place = (ctypes.c_uint64 * (BYTES // 8 + 8))()              # 64 bytes aligned, somewhere in it
+    """The map as encoded by the driver. address: of the argument. Raises RunError if the driver fails."""
+    place = (ctypes.c_uint64 * (BYTES // 8 + 8))()              # room to align the map to 64 bytes
     at = -(-ctypes.addressof(place) // 64) * 64
     sizes, strides = (ctypes.c_uint64 * RANK)(*map.sizes), (ctypes.c_uint64 * (RANK - 1))(*map.strides)
     box, steps = (ctypes.c_uint32 * RANK)(*map.box), (ctypes.c_uint32 * RANK)(*map.steps)

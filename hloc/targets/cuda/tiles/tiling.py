@@ -1,7 +1,7 @@
-"""Tiles of sums: what products and convolutions have in common on the GPU.
+"""Tilings: the common part of products and convolutions on the GPU.
 
-In: the sizes of a product (rows, columns, depth, how many) and its types. Out: a Tiling: which tile a block computes,
-and into how many pieces the depth is cut where there are too few tiles to fill the GPU; and the text of the kernels.
+In: the sizes of a product (rows, columns, depth, count) and its types. Out: the text of the kernels, and a Tiling: the
+tile of a block, and the number of pieces of the depth. The depth is split if there are too few tiles to fill the GPU.
 """
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
 from hloc.targets.cuda.tiles.tensor_maps import BYTES, TensorMap
 from hloc.targets.printer import CUDA, c_type, comment, expression, pointer_type, print_statements
 
-TENSOR_BYTES = 64               # of the depth of one step
+TENSOR_BYTES = 64               # bytes of the depth per step
 BLOCKS_PER_SM = 8
-DEEP = 1024                     # products per sum from which on cutting the depth may be worth a second kernel
+DEEP = 1024                     # least depth at which splitting it may pay for a second kernel
 SHORTEST_PART = 256
 MOST_SPLITS = 64
 SCRATCH_BYTES = 64 << 20
-MOST_OF_PARTS = 128 * 128 * 64  # rows, columns and bytes of a step, where each word is several in registers
-STATIC_SHARED = 48 << 10        # bytes of shared memory that every kernel may have
-RESERVED = 1 << 10              # that the driver keeps of each block's
+MOST_OF_PARTS = 128 * 128 * 64  # most rows * columns * bytes of a step, if words are split into parts in registers
+STATIC_SHARED = 48 << 10        # bytes of shared memory that every kernel can use
+RESERVED = 1 << 10              # bytes of shared memory that the driver reserves per block
 WARP = 32
-MOST_HELD = 200                 # registers of a thread for sums and operands, where these are computed on their way
+MOST_HELD = 200                 # registers per thread for sums and operands, if a prologue computes operands
 
 
 class Tiling(NamedTuple):
-    """constants: of gemm.cuh (BM, BN, BK, TM, TN or WM, WN, SPLITS, PART; STAGES of a pipeline); memory: shared bytes;
-    blocks: all tiles; numbers: what tensor cores multiply, or None; more_exact: all bits of f32 are multiplied, where
-    TF32 would be enough."""
+    """constants: of gemm.cuh (BM, BN, BK, TM, TN or WM, WN, SPLITS, PART; STAGES of a pipeline); memory: bytes of
+    shared memory; blocks: number of tiles; elements: number of sums; numbers: of tensor cores, or None; more_exact:
+    full f32 precision although TF32 is allowed."""
 
     constants: dict[str, int]
     threads: int
@@ -50,7 +50,7 @@ class Tiling(NamedTuple):
 
     @property
     def way(self) -> str:
-        """What a tuning file calls it."""
+        """Its name in tuning files."""
         c = self.constants
         stages = f", {c['STAGES']} stages" if "STAGES" in c else ""
         stages += ", wgmma" if self.grouped else ""
@@ -60,22 +60,22 @@ class Tiling(NamedTuple):
 
     @property
     def grouped(self) -> bool:
-        """Computed by groups of four warps (warpgroup.cuh)."""
+        """Computed by warpgroups of four warps (warpgroup.cuh)."""
         return "STAGES" in self.constants and self.constants["WM"] == self.constants["BM"] // 16
 
     @property
     def bulk(self) -> bool:
-        """Operands are copied by the bulk copy engine (bulk.cuh)."""
+        """The bulk copy engine copies the operands (bulk.cuh)."""
         return "BULK" in self.constants
 
     @property
     def dynamic(self) -> int:
-        """Bytes of shared memory that the launch asks for."""
+        """Bytes of dynamic shared memory of the launch."""
         return self.memory if "STAGES" in self.constants else 0
 
 
 class Form(NamedTuple):
-    """The tile of one block, whatever the depth: constants, threads, bytes of shared memory."""
+    """The tile of one block, for any depth: constants, threads, bytes of shared memory."""
 
     constants: dict[str, int]
     threads: int
@@ -83,9 +83,9 @@ class Form(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block's tile for tensor cores: rows, columns, warps down and across; depth in bytes, steps in shared memory;
-    speed: products per time of one SM that computes such tiles, against the fastest one; bulk: one more warp has the
-    bulk copy engine copy."""
+    """A block's tile for tensor cores: rows, columns, warps down and across; depth in bytes; stages in shared
+    memory; speed: throughput of an SM with such tiles, relative to the fastest one; bulk: an additional warp issues
+    copies of the bulk copy engine."""
 
     rows: int
     columns: int
@@ -107,8 +107,8 @@ class Block(NamedTuple):
 BLOCKS = (Block(128, 256, 2, 4, 128, 3, 1.0), Block(128, 128, 2, 4, 128, 3, 0.85), Block(128, 128, 2, 4, 64, 4, 0.8),
           Block(64, 128, 2, 2, 128, 3, 0.7), Block(64, 64, 2, 2, 128, 3, 0.55))
 
-# For instructions of sm_90a: rows, columns, steps in shared memory, speed. Of the last two several blocks share an SM.
-# mma.sync reaches six tenths of what they do; where warps that multiply also copy they wait for their own copies.
+# For wgmma (sm_90a): rows, columns, stages in shared memory, speed. Several blocks of the last two share an SM.
+# mma.sync reaches six tenths of its throughput. Warps that both multiply and copy wait for their own copies.
 COPYING = 0.85
 GROUPED = tuple(Block(rows, columns, rows // 16, 1, 128, stages, speed / MMA_SHARE * (1 if bulk else COPYING), bulk)
                 for rows, columns, stages, speed in (
@@ -116,18 +116,17 @@ GROUPED = tuple(Block(rows, columns, rows // 16, 1, 128, stages, speed / MMA_SHA
                 for bulk in (True, False))
 GROUPS = {f"hloc_numbers_{n}": f"hloc_group_{n}" for n in ("bf16", "f16", "s8", *(f"{a}_{b}" for a in F8 for b in F8))}
 GROUPS["hloc_numbers_tf32<1, 0>"] = "hloc_group_tf32"
-BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that warps of bulk tiles finish at a time
+BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that a warp of a bulk tile finishes at once
 
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
             numbers: Numbers | None = None, streams: bool = False, groups: str = "", elements: int = 0,
             held: tuple[int, int] = (0, 0)) -> list[Tiling]:
-    """All that a product may be cut into, the cost model's choice first. types: of elements and of sums; largest: edge
-    of a tile of sums in registers, and of any whose operands are computed on their way one by one; streams: operands
-    can be copied ahead (pipeline.cuh); groups: "copies" where groups of warps may read them (warpgroup.cuh), "boxes"
-    where these can be copied in boxes too (bulk.cuh); elements: of both operands in memory, where these are fewer than
-    they are multiplied as; held: bytes of registers for each piece of 16 bytes of the operands, where these are
-    computed on their way."""
+    """All tilings of a product, the cost model's choice first. types: of elements and of sums; largest: largest edge of
+    a tile in registers, and of a tile in steps with operands from a prologue; streams: operands can be copied ahead
+    (pipeline.cuh); groups: "copies" if warpgroups can read them (warpgroup.cuh), "boxes" if they can also be copied in
+    boxes (bulk.cuh); elements: of both operands in memory, if fewer than those of the multiplied matrices; held: bytes
+    of registers per 16-byte piece of each operand, if a prologue computes it."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
@@ -159,36 +158,36 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
 
 
 def in_order_of_f32(found: Iterable[Tiling], time: Callable[[Tiling], float]) -> list[Tiling]:
-    """Ways of a product of f32 for which TF32 is enough, the one that is predicted to be fastest first: few tiles may
-    multiply all bits sooner. wgmma, which cuts TF32 off, is the last."""
+    """Ways of an f32 product for which TF32 is allowed, by predicted time. With few tiles, full precision may be
+    faster. wgmma is last, because it truncates to TF32."""
     ways = [t._replace(more_exact=t.numbers is None) for t in found]
     return sorted(ways, key=lambda t: (t.grouped, time(t)))
 
 
 def in_registers(edge: int, width: int, size: int) -> Form:
-    """Sums in registers, of any type. width: bytes of the widest type; size: of an element."""
+    """Register tiles, for any type. width: bytes of the widest type; size: bytes of an element."""
     constants = {"BM": edge, "BN": edge, "BK": 16 if width <= 8 else 8, "TM": edge // 16, "TN": edge // 16}
     pad = 4 if size <= 4 else max(1, 16 // size)
     return Form(constants, 256, 2 * constants["BK"] * (edge + pad) * size)
 
 
 def in_steps(edge: int, numbers: Numbers) -> Form:
-    """On tensor cores, each step of the depth through registers into shared memory."""
+    """On tensor cores; each step of the depth is loaded through registers into shared memory."""
     large, word = edge == 128, numbers.word * numbers.stored_bytes
     constants = {"BM": edge, "BN": edge, "BK": TENSOR_BYTES // numbers.stored_bytes, "WM": 2, "WN": 4 if large else 2}
     return Form(constants, 256 if large else 128, 2 * edge * (constants["BK"] * numbers.stored_bytes + 4 * word))
 
 
 def blocks_for(gpu: Machine, numbers: Numbers, held: tuple[int, int] = (0, 0)) -> list[Block]:
-    """Those that a GPU's shared memory holds, and its registers too where words are split into parts, or operands are
-    computed from `held` bytes for each piece."""
+    """The blocks that fit into a GPU's shared memory. They also fit into its registers if words are split into parts,
+    or if a prologue computes operands from `held` bytes per piece."""
     return [b for b in BLOCKS if b.memory <= max(gpu.shared_bytes, STATIC_SHARED)
             and (numbers.parts == 1 or b.rows * b.columns * b.depth <= MOST_OF_PARTS)
             and (not any(held) or registers_held(b, held) <= MOST_HELD or b is BLOCKS[-1])]
 
 
 def registers_held(block: Block, held: tuple[int, int]) -> int:
-    """Of a thread: sums, fragments of two steps, and what operands are computed from."""
+    """Registers of a thread: sums, fragments of two steps, and the inputs of prologues."""
     warps = block.down * block.across
     sums = block.rows * block.columns // (warps * WARP)
     fragments = 2 * (block.rows // block.down // 16 * 4 + block.columns // block.across // 8 * 2)
@@ -197,26 +196,26 @@ def registers_held(block: Block, held: tuple[int, int]) -> int:
 
 
 def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
-    """Tiles for instructions of sm_90a."""
+    """Tiles for wgmma (sm_90a)."""
     known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
     return [b for b in GROUPED if known and b.memory <= gpu.shared_bytes and (groups == "boxes" or not b.bulk)]
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
-    """Relative time of a product in such tiles: rounds of all SMs."""
+    """Relative time of a product in such tiles: waves of all SMs times the time of a tile."""
     blocks = -(-rows // block.rows) * -(-columns // block.columns) * count
     return -(-blocks // gpu.cores) * block.rows * block.columns / block.speed
 
 
 def pipelined(block: Block, numbers: Numbers) -> Form:
-    """On tensor cores, steps copied ahead (pipeline.cuh)."""
+    """On tensor cores; steps are copied ahead in a pipeline (pipeline.cuh)."""
     constants = {"BM": block.rows, "BN": block.columns, "BK": block.depth // numbers.stored_bytes, "WM": block.down,
                  "WN": block.across, "STAGES": block.stages, **({"BULK": numbers.stored_bytes} if block.bulk else {})}
     return Form(constants, (block.down * block.across + block.bulk) * WARP, block.memory)
 
 
 def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list[tuple[int, int]]:
-    """Into how many pieces to cut the depth, and how long they are; the cost model's choice first."""
+    """Numbers of pieces of the depth and their lengths, the cost model's choice first."""
     most = min(depth // SHORTEST_PART, MOST_SPLITS, SCRATCH_BYTES // max(1, size)) if depth >= DEEP else 1
     first = max(1, min(2 * gpu.cores // max(1, blocks), most))
     found = {}
@@ -228,8 +227,8 @@ def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list
 
 def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: dict[str, int], call: str,
                   finish: str, maps: tuple[TensorMap, ...] = (), before: str = "") -> tuple:
-    """Text, launches and scratch bytes. call: like "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join. before:
-    a statement before there are barriers."""
+    """Text, launches and scratch bytes. call: such as "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join.
+    before: a statement before the barriers are set up."""
     type, total = dict(tile.parameters)["types"]
     text = shape_struct(f"{name}_shape", {**shape, **tiling.constants})
     together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
@@ -257,7 +256,7 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
 
 
 def _tile_function(name: str, type: str, total: str, tiling: Tiling) -> str:
-    """A function of (a, b, depth, finish) that computes one tile."""
+    """C lambda (a, b, depth, finish) that computes one tile."""
     if tiling.numbers:
         numbers = tiling.numbers
         form = "warpgroup" if tiling.grouped else "pipeline" if tiling.dynamic else "mma"
@@ -284,8 +283,8 @@ def shape_struct(name: str, constants: dict[str, int]) -> str:
 
 def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: int = 0, dynamic: int = 0,
                 together: int = 0) -> str:
-    """A kernel over a Tile's buffers; memory: bytes of shared memory under that name; dynamic: the launch gives it;
-    together: blocks of an SM that registers must be enough for; 0: as the compiler likes it."""
+    """A kernel over a Tile's buffers; memory: bytes of shared memory, named `memory`; dynamic: nonzero if the
+    launch allocates it; together: blocks per SM for which registers must suffice, or 0 for the compiler's choice."""
     lines = comment(tile.origin)
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in tile.buffers)
     bounds = f"{threads}, {together or 1}" if dynamic or together else threads
@@ -301,7 +300,7 @@ def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: in
 
 def lambda_text(name: str, parameters: tuple[tuple[str, str], ...], body: tuple[Stmt, ...],
                 exchanged: bool = False) -> str:
-    """`auto name = [&](...) { body };`; exchanged: row and column are given in the other order."""
+    """`auto name = [&](...) { body };`; exchanged: row and column parameters are exchanged."""
     order = list(parameters)
     if exchanged:
         order[1], order[2] = order[2], order[1]
@@ -316,14 +315,14 @@ def store_sum(buffer, place: Expr, total: str) -> Store:
 
 
 def multiply_add(lhs: str, rhs: str, total: str) -> str:
-    """[](sum, a, b): sum + a * b, in the type of the sums."""
+    """C lambda (sum, a, b): sum + a * b, in the type of the sums."""
     a, b = (scalars.convert_to(scalars.widen(Var(x, type)), total) for x, type in (("a", lhs), ("b", rhs)))
     text = expression(Apply("add", (Var("sum", total), Apply("multiply", (a, b), total)), total))
     return f"[]({c_type(total)} sum, {c_type(lhs)} a, {c_type(rhs)} b) -> {c_type(total)} {{ return {text}; }}"
 
 
 def adder(total: str) -> str:
-    """[](a, b): a + b."""
+    """C lambda (a, b): a + b."""
     text = expression(Apply("add", (Var("a", total), Var("b", total)), total))
     return f"[]({c_type(total)} a, {c_type(total)} b) -> {c_type(total)} {{ return {text}; }}"
 

@@ -1,6 +1,6 @@
-"""How long a product or convolution takes in each of its tilings, as the cost model predicts.
+"""The predicted time of a matrix product or convolution in each of its tilings.
 
-In: a Tiling, Sizes and Sides. Out: the Work of its launches, and their microseconds.
+In: a Tiling, Sizes and Sides. Out: the Work of its launches, and their time in microseconds by the cost model.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, RESERVED, Tiling
 
 
 def form_of(tiling: Tiling) -> str:
-    """How its kernel multiplies."""
+    """How the kernel of a tiling multiplies: Tiled.form."""
     if tiling.numbers is None:
         return "registers"
     if tiling.grouped:
@@ -23,13 +23,13 @@ def form_of(tiling: Tiling) -> str:
 
 
 def works_of(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machine) -> list[Work]:
-    """Of the launches of a tiling: one, or one and a join."""
+    """The Work of each launch of a tiling: the product, and with split depth the kernel that joins the pieces."""
     together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
     numbers = tiling.numbers
     words = (4 / numbers.word, numbers.products) if numbers else (1, 1)
     tiled = Tiled.of(sizes, tiling.constants, form_of(tiling), tiling.threads, tiling.memory, gpu.cores * together)
     work = tiled_work(sizes, sides, tiled, words)
-    work = work._replace(flops=work.flops * math.prod(words) / 2)            # as products of bf16
+    work = work._replace(flops=work.flops * math.prod(words) / 2)            # in equivalent bf16 flops
     if tiling.splits == 1:
         return [work]
     blocks = max(1, min(cut(tiling.elements, 256), gpu.cores * BLOCKS_PER_SM))
@@ -37,5 +37,5 @@ def works_of(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machin
 
 
 def predicted_us(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machine) -> float:
-    """Of all its launches."""
+    """Microseconds of all launches of a tiling."""
     return sum(estimate(work, gpu).us for work in works_of(tiling, sizes, sides, gpu))
