@@ -1,8 +1,8 @@
-"""Scatters whose order cannot matter: every element of every update is a thread of its own, and the device joins them.
+"""Scatters by atomic operations: one thread per element of the updates, if their order cannot change the result.
 
 In: a Kernel that updates windows one after the other (updates.py). Out: a PARALLEL loop over all elements of the
-updates with an Atomic, where sums are those of integers, or the largest and smallest of these or of f32; or the kernel
-itself: owners.py is for these.
+updates with an Atomic, if it computes sums of integers, or maxima or minima of integers or f32. Else the kernel itself:
+owners.py handles it.
 
     for i: p = index[i]; if (ok) for j: out[p + j] += update[i * 5 + j]
     ->  parallel for element: i = element / 5; j = element % 5; p = index[i]
@@ -22,7 +22,7 @@ MOST = 1 << 40
 
 
 def with_atomics(kernel: Kernel) -> Kernel:
-    """The kernel with Atomics, where they give the same results whatever the order."""
+    """The kernel with Atomics, if their results do not depend on the order."""
     updates = updates_of(kernel)
     window = _window(updates.guard.then, ()) if updates else None
     if window is None:
@@ -39,7 +39,7 @@ def with_atomics(kernel: Kernel) -> Kernel:
 
 
 def _window(statements: tuple[Stmt, ...], loops: tuple) -> tuple[tuple, tuple[Stmt, ...]] | None:
-    """The loops over a window's elements and what is done for one, Lets and a Store."""
+    """The loops over a window's elements, and the statements of one element: Lets and a Store."""
     *lets, last = statements
     if isinstance(last, For) and not lets and isinstance(last.extent, int):
         return _window(last.body, (*loops, (last.name, last.extent)))
@@ -48,7 +48,7 @@ def _window(statements: tuple[Stmt, ...], loops: tuple) -> tuple[tuple, tuple[St
 
 
 def _atomic(statements: tuple[Stmt, ...]) -> Atomic | None:
-    """x[p] = op(x[p], value) as one step."""
+    """x[p] = op(x[p], value) as one Atomic."""
     store = statements[-1]
     values = {s.name: s.value for s in statements[:-1]}
     old = Load(store.buffer, store.position, store.value.type)
@@ -65,14 +65,14 @@ def _atomic(statements: tuple[Stmt, ...]) -> Atomic | None:
 
 
 def _resolved(expr: Expr, values: dict[str, Expr]) -> Expr:
-    """What a name of these Lets stands for."""
+    """The expression with the names of these Lets replaced by their values."""
     while isinstance(expr, Var) and expr.name in values:
         expr = values[expr.name]
     return expr
 
 
 def _reads(expr: Expr, values: dict[str, Expr]):
-    """All parts of an expression, through these Lets."""
+    """All subexpressions of an expression, also in the values of these Lets."""
     stack = [expr]
     while stack:
         top = _resolved(stack.pop(), values)
@@ -84,7 +84,7 @@ def _reads(expr: Expr, values: dict[str, Expr]):
 
 
 def _counters(counters: tuple[tuple[str, int], ...], total: int) -> list[Let]:
-    """The counters of all loops, from the number of the element."""
+    """The counters of all loops, computed from the element's linear index."""
     lets, rest = [], total
     for name, extent in counters:
         outer, rest = rest, rest // extent

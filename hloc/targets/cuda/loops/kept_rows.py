@@ -1,8 +1,8 @@
-"""What several loops of a row read is read from memory once, and kept in registers for the others.
+"""Elements that several loops of a row read are loaded from memory once, and kept in registers for the later loops.
 
-In: a loop Kernel and the lanes that compute one of its rows (teams.py). Out: the same, with a Local array for each
-operand that two or more of the row's loops read at the same places, as softmax and layer norm do; teams.py deals it out
-to the lanes, so that none of them holds more than REGISTERS.
+In: a loop Kernel and the number of lanes that compute one of its rows (teams.py). Out: the same kernel, with a Local
+array for each operand that two or more of the row's loops read at the same positions, as in softmax and layer norm.
+teams.py distributes the array over the lanes. No lane holds more than REGISTERS.
 
     for i VECTOR: m = max(m, x[r * 4096 + i])              for i: x0 = x[r * 4096 + i]; kept0[i] = x0; m = max(m, x0)
     for j VECTOR: s += exp(x[r * 4096 + j] - m)        ->  for j: s += exp(kept0[j] - m)
@@ -36,13 +36,13 @@ from hloc.kernels.ir import (
 from hloc.kernels.walks import defined, expressions, loads, parts, walk, with_expressions, with_parts
 from hloc.targets.printer import assigned
 
-REGISTERS = 64                      # of a lane, for all that it keeps
+REGISTERS = 64                      # the most that one lane uses for all its arrays
 LARGEST_BLOCK, REGISTERS_OF_LARGEST = 1024, 32
-COUNTER = "#"                       # stands for the counters of all loops, where places are compared
+COUNTER = "#"                       # replaces the counters of all loops when places are compared
 
 
 class Place(NamedTuple):
-    """What loops have in common: a buffer, and where in it, as a affine form of the row and COUNTER."""
+    """A buffer, and a position in it that loops share, as an affine form of the row and COUNTER."""
 
     buffer: str
     type: str
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 def with_kept_rows(kernel: Kernel, lanes: int) -> Kernel:
-    """The kernel itself where nothing is read twice, or rows are too long."""
+    """The kernel with kept rows; the kernel itself if nothing is read twice, or rows are too long."""
     row = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
     body = _kept(row.body if row else kernel.body, kernel, lanes)
     if body is None:
@@ -61,7 +61,7 @@ def with_kept_rows(kernel: Kernel, lanes: int) -> Kernel:
 
 
 def _kept(body: tuple[Stmt, ...], kernel: Kernel, lanes: int) -> tuple[Stmt, ...] | None:
-    """A row's statements, or None where they stay as they are."""
+    """A row's new statements, or None if they do not change."""
     known = forms(kernel.body)
     written = {s.buffer for s in walk(kernel.body) if isinstance(s, (Store, Atomic))}
     changing = {s.name for s in walk(kernel.body) if isinstance(s, Mutable)}
@@ -88,13 +88,13 @@ def _registers(array: Local, lanes: int) -> int:
 
 
 class _Row:
-    """The loops of one extent, in order. Loops are told from each other by their counters."""
+    """The loops of one extent, in order. Their counters identify them."""
 
     def __init__(self, loops: list[For], known: dict[str, Affine], readable: set[str], changing: set[str]):
         self.loops, self.known, self.readable, self.changing = loops, known, readable, changing
 
     def place(self, load: Load, loop: For) -> Place | None:
-        """Where a loop reads, or None where that is no place of the row that moves with the counter."""
+        """The place that a loop reads, or None if its position is not an affine form of the row and the counter."""
         form = affine(load.position, self.known)
         factors = form.factors if load.buffer in self.readable else None
         if not factors or not factors.get(loop.name) or (defined(loop.body) | self.changing) & factors.keys():
@@ -103,8 +103,8 @@ class _Row:
         return Place(load.buffer, load.type, tuple(sorted(factors.items())), form.constant)
 
     def readers(self) -> list[tuple[Place, list[str]]]:
-        """Places, those that most loops read first, with the loops' counters. The first of these always reads it: what
-        stands before it in the row goes on reading memory."""
+        """Places with the counters of the loops that read them, in descending order of the number of loops. The first
+        loop of each reads its place unconditionally; earlier loops of the row still read memory."""
         found: dict[Place, list[str]] = {}
         for loop in self.loops:
             always = {self.place(p, loop) for s in loop.body for p in unconditional(expressions(s))}
@@ -114,7 +114,7 @@ class _Row:
         return sorted(found.items(), key=lambda item: -len(item[1]))
 
     def keep(self, body: tuple[Stmt, ...], place: Place, loops: list[str], array: Local) -> tuple[Stmt, ...]:
-        """The row with a place kept by the first of these loops, and taken from the array by the others."""
+        """The row with a place stored in the array by the first of these loops, and read from it by the others."""
         return tuple(s if not isinstance(s, For) or s.name not in loops else
                      self._first(s, place, array) if s.name == loops[0] else self._later(s, place, array) for s in body)
 
@@ -141,7 +141,7 @@ class _Row:
 
 
 def _everywhere(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
-    """A statement with its expressions changed, and those in its body."""
+    """A statement with all its expressions changed, also those in its body."""
     if isinstance(statement, If):
         return If(change(statement.condition), tuple(_everywhere(s, change) for s in statement.then),
                   tuple(_everywhere(s, change) for s in statement.otherwise))
@@ -154,7 +154,7 @@ def _everywhere(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
 
 
 def unconditional(roots: Iterable[Expr]) -> Iterable[Load]:
-    """Loads that are done whatever values are: not those between which something is selected."""
+    """Loads that are always executed: not those in the branches of a select."""
     stack = list(roots)
     while stack:
         top = stack.pop()

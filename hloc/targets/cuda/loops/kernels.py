@@ -1,11 +1,11 @@
 """Loop kernels as CUDA C: a thread, a warp or a block per iteration of the PARALLEL loop.
 
-In: a Kernel and the GPU. Out: its text and how it starts. What is like C is printed by hloc/targets/printer.py; here is
-what only teams (teams.py) have.
+In: a Kernel and the GPU. Out: its text and launch geometry. hloc/targets/printer.py prints everything that is the same
+as in C; this file prints the statements that only teams (teams.py) have.
 
     kernel_source(kernel, "k0_reduce_add", GPUS["h100"])
 
-Pointwise kernels go through tiles (transposes.py) or vectors (vectors.py) where their accesses allow it.
+Pointwise kernels use tiles (transposes.py) or vectors (vectors.py) if their accesses allow it.
 """
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expres
 
 THREADS = 256
 BLOCKS_PER_SM = 16
-AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread asks for at once; what compilers unroll by themselves
+AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread loads at once; iterations that compilers unroll by default
 LARGEST_BLOCK = 1024
 MOST_INLINED = 32                       # functions of a kernel
 
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
-    """Text and geometry of a loop kernel; positions have 32 bits where these are enough."""
+    """Text and geometry of a loop kernel; positions have 32 bits if that is enough (ranges.py)."""
     kernel = dealt_out(kernel, gpu)
     text, start = _wide_source(form_of(kernel, gpu), name, gpu)
     text = "\n".join([*definitions(kernel.body), text])
@@ -63,19 +63,19 @@ def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometr
 
 
 def dealt_out(kernel: Kernel, gpu: Machine) -> Kernel:
-    """The kernel as its threads share it: scatters by owners or atomics, quotients by multiplication."""
+    """The kernel rewritten for threads: scatters by owners or atomics, quotients by multiplication."""
     return with_owners(with_atomics(with_quotients(with_functions_called(kernel))), gpu)
 
 
 def with_functions_called(kernel: Kernel) -> Kernel:
-    """The kernel with calls of functions, where it has many: one that is written out takes ptxas 11 ms."""
+    """The kernel with calls of functions if it has many: ptxas takes 11 ms for each inlined one."""
     if functions_in(kernel.body) <= MOST_INLINED:
         return kernel
     return kernel._replace(body=with_all_expressions(kernel.body, with_calls))
 
 
 class Form(NamedTuple):
-    """How threads share a kernel that is dealt out: by tiles, by vectors or by teams; else one for each iteration."""
+    """How a kernel is distributed over threads: by tiles, by vectors or by teams; else one thread per iteration."""
 
     kernel: Kernel
     tiling: Tiling | None = None
@@ -84,7 +84,7 @@ class Form(NamedTuple):
 
 
 def form_of(kernel: Kernel, gpu: Machine) -> Form:
-    """The form that a kernel of dealt_out() is printed in."""
+    """The form in which a kernel of dealt_out() is printed."""
     space = space_of(kernel)
     tiling = find_tiling(kernel, space) if space else None
     if tiling is not None:
@@ -111,7 +111,7 @@ def _wide_source(form: Form, name: str, gpu: Machine) -> tuple[str, Geometry]:
 
 
 def geometry_of(form: Form, name: str, gpu: Machine) -> Geometry:
-    """How it starts."""
+    """The launch geometry of a kernel of this form."""
     if form.tiling is not None:
         return tiled_geometry(form.tiling, name, gpu)
     if form.vectors is not None:
@@ -126,14 +126,14 @@ def team_geometry(team: TeamKernel, name: str, gpu: Machine) -> Geometry:
 
 
 def thread_geometry(kernel: Kernel, name: str, gpu: Machine) -> Geometry:
-    """A thread per iteration, up to a few blocks per SM; the grid-stride loop does the rest."""
+    """A thread per iteration, up to a few blocks per SM; a grid-stride loop covers the remaining iterations."""
     threads = threads_of(kernel)
     blocks = max(1, min((threads + THREADS - 1) // THREADS, gpu.cores * BLOCKS_PER_SM))
     return Geometry(name, (blocks, 1, 1), (min(THREADS, -(-max(1, threads) // WARP) * WARP), 1, 1))
 
 
 def threads_of(kernel: Kernel) -> int:
-    """Iterations of the PARALLEL loop, times those of a VECTOR loop that is all of its body: the printer joins them."""
+    """Iterations of the PARALLEL loop, times those of a VECTOR loop that is its whole body: the printer fuses them."""
     loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
     if loop is None:
         return 1
@@ -148,7 +148,7 @@ def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str) -> str:
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     block = team.threads * team.teams
-    bounds = f"{block}, 1" if block == LARGEST_BLOCK else block     # else ptxas spills, to fit two into an SM
+    bounds = f"{block}, 1" if block == LARGEST_BLOCK else block     # else ptxas spills to fit two blocks into an SM
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
     lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
     printer.line(1, f"const long lane = {lane};")
@@ -175,7 +175,7 @@ def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
 
 @dataclass
 class TeamPrinter(StatementPrinter):
-    """Prints what lanes do together."""
+    """Prints the statements that the lanes of a team execute together."""
 
     team: TeamKernel | None = None
     kernel: Kernel | None = None
@@ -201,7 +201,7 @@ class TeamPrinter(StatementPrinter):
             self.line(indent, f"{s.name} = hloc_block_total<{self.team.threads // WARP}>({s.name}, {join}, totals);")
 
     def spread(self, s: Spread, indent: int) -> None:
-        """A loop over the lanes; the counters of a nest are taken apart from one number."""
+        """A loop over the lanes; the counters of a nest are computed from one linear index."""
         extent = s.counters[0][1] if len(s.counters) == 1 else _product(s.counters)
         name = s.counters[0][0] if len(s.counters) == 1 else "point"
         if packs := self.packs(s):
@@ -219,7 +219,7 @@ class TeamPrinter(StatementPrinter):
         self.line(indent, "}")
 
     def scan(self, s: Scan, indent: int) -> None:
-        """Each lane finds out which of its iterations are done at all; a ballot tells all lanes."""
+        """Each lane evaluates the condition of its iterations; a ballot gives the results to all lanes."""
         count, guard = _product(s.counters), s.body[-1]
         parts = LOOKED_AT // WARP
         self.line(indent, f"for (long first = 0; first < {count}; first += {LOOKED_AT}) {{")
@@ -243,7 +243,7 @@ class TeamPrinter(StatementPrinter):
         self.line(indent, "}")
 
     def packs(self, s: Spread) -> Packs | None:
-        """How a loop takes neighbours at once."""
+        """The width and vector accesses of a loop; None if a lane takes one element at a time."""
         name, extent = s.counters[0]
         if len(s.counters) > 1 or not isinstance(extent, int) or s.slots and self.width < 2:
             return None
@@ -252,7 +252,7 @@ class TeamPrinter(StatementPrinter):
         return found or (Packs(self.width, {}, {}) if s.slots else None)
 
     def packed(self, s: Spread, packs: Packs, name: str, extent: int, indent: int) -> None:
-        """A loop whose lanes load and store several neighbours at once."""
+        """A loop whose lanes load and store several adjacent elements at once."""
         width, lanes = packs.width, self.team.threads
         if s.slots:
             self.line(indent, "#pragma unroll")
@@ -287,14 +287,14 @@ class TeamPrinter(StatementPrinter):
         self.line(indent, "}")
 
     def unrolled(self, s: Spread, extent) -> int:
-        """Iterations whose loads are on their way at once: enough bytes, of narrow types too."""
+        """The unroll factor: enough iterations that their loads in flight are AT_ONCE bytes, also for narrow types."""
         if not isinstance(extent, int) or any(isinstance(inner, (For, While)) for inner in walk(s.body)):
             return 1
         widths = [ELEMENT_TYPES[load.type].bytes for load in loads(s.body)]
         return min(extent // self.team.threads, AT_ONCE // min(widths)) if widths else 1
 
     def slotted(self, s: Spread, name: str, extent, indent: int) -> None:
-        """A loop over the slots of this lane; unrolled where short, so that split arrays become registers."""
+        """A loop over the slots of this lane; unrolled if short, so that split arrays become registers."""
         if s.slots <= REGISTERS:
             self.line(indent, "#pragma unroll")
         self.line(indent, f"for (long slot = 0; slot < {s.slots}; slot++) {{")
@@ -309,7 +309,7 @@ class TeamPrinter(StatementPrinter):
             self.line(indent + 1, "}")
 
     def counters(self, s: Spread | Scan, indent: int) -> None:
-        """The counters of a nest, from the number of the point."""
+        """The counters of a nest, computed from the linear index of the iteration."""
         number = "update" if isinstance(s, Scan) else "point"
         if len(s.counters) == 1:
             if isinstance(s, Scan):
@@ -340,6 +340,6 @@ def _product(counters: tuple[tuple[str, int], ...]) -> int:
 
 
 def describe(launches: tuple[Geometry, ...], kernel: Kernel | Tile) -> str:
-    """A comment for readers: how the kernels start, what they move and compute."""
+    """A comment for readers: the launch geometry of the kernels, the bytes they move, the operations they compute."""
     starts = ", ".join("a library call" if g.product else f"grid {g.grid[0]} x block {g.block[0]}" for g in launches)
     return f"/* {starts}; {kernel.cost.bytes:,} bytes, {kernel.cost.flops:,} flops */\n"

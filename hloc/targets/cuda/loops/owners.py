@@ -1,11 +1,11 @@
-"""Scatters on the GPU: one loop over the updates, in order, becomes many, each for the elements that it owns.
+"""Scatters on the GPU without atomics: each warp owns some elements of the result and applies the updates of these.
 
 In: a Kernel that updates windows one after the other (updates.py). Out: the same updates in a Scan (teams.py) for each
-owner, a warp, which finds those that meet its elements, 64 at a time, and does them in order; or the kernel itself.
-Each element sees its updates in their order: results do not depend on the GPU, and nothing is atomic.
+owner, or the kernel itself. An owner is a warp. It looks at 64 updates at a time, finds those that overlap its
+elements, and applies them in order. So each element gets its updates in their order: results do not depend on the GPU.
 
-Windows that lie apart are owned as a whole, by their number; of those that may overlap an owner has a share of the
-array:
+Windows that cannot overlap are owned as a whole, by their number. If windows may overlap, an owner has a contiguous
+range of the array:
 
     for i: p = index[i]; if (ok) for j: out[p * 64 + j] += update[i * 64 + j]
     ->  parallel for owner: scan i: p = index[i]; if (ok & p % 1056 == owner) for j: ...
@@ -26,13 +26,13 @@ from hloc.targets.cuda.loops.teams import Scan
 from hloc.targets.cuda.loops.updates import Place, Updates, place_of, updates_of
 
 WARPS_PER_SM = 8
-FEWEST = 4                          # owners that are worth it
-SHARE = 32                          # elements of an array that one owner has at least
+FEWEST = 4                          # with fewer owners the kernel does not change
+SHARE = 32                          # the fewest elements of an array that one owner has
 OWNER, WORK, FROM, TO = (Var(name, INDEX) for name in ("owner", "work", "own_from", "own_to"))
 
 
 def with_owners(kernel: Kernel, gpu: Machine) -> Kernel:
-    """The kernel dealt out to owners, where its form allows that."""
+    """The kernel distributed over owners, if its form allows that."""
     updates = updates_of(kernel)
     place = place_of(updates, kernel) if updates else None
     if place is None:
@@ -56,7 +56,7 @@ def with_owners(kernel: Kernel, gpu: Machine) -> Kernel:
 
 
 def _window(updates: Updates, place: Place) -> Expr | None:
-    """The number of an update's window, among those of one PARALLEL iteration; None where they may overlap."""
+    """The number of an update's window among those of one PARALLEL iteration; None if windows may overlap."""
     fixed = {s.name for s in (*updates.before, *updates.outer_lets)}
     if updates.outer:
         fixed.add(updates.outer.name)
@@ -66,13 +66,13 @@ def _window(updates: Updates, place: Place) -> Expr | None:
 
 
 def _by_number(number: Expr, count: int):
-    """Lets, the condition of an owner, and what becomes of an update's statements."""
+    """Ownership by window number: Lets, the condition of an owner, and a rewrite of an update's statements."""
     remainder = Apply("remainder", (number, Const(count, INDEX)), INDEX)
     return (), Apply("compare_eq", (remainder, OWNER), "pred"), lambda statements: statements
 
 
 def _by_range(place: Place, count: int):
-    """The same by a share of the array's elements."""
+    """The same for ownership by a range of the array's elements."""
     share = -(-place.size // count)
     lets = (Let(FROM.name, Apply("multiply", (OWNER, Const(share, INDEX)), INDEX)),
             Let(TO.name, Apply("add", (FROM, Const(share, INDEX)), INDEX)))

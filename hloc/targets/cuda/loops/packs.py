@@ -1,12 +1,12 @@
-"""Loops over lanes with vector accesses: a lane takes several neighbours at once, 16 bytes where it can.
+"""Loops over lanes with vector accesses: a lane takes several adjacent elements at once, 16 bytes if possible.
 
-In: a Spread of teams.py, and how many lanes share it. Out: Packs: how many neighbours, and which loads and stores are
-one access each; None where that is not possible, or leaves lanes without work.
+In: a Spread of teams.py, and the number of lanes. Out: Packs: the vector width, and the loads and stores that are one
+access each; None if that is not possible, or leaves lanes without work.
 
     for i of 4096 by 256 lanes: s += x[r * 4096 + i]   in bf16
       ->  for vector of 512 by 256 lanes: x0 = 8 of x at r * 4096 + vector * 8; for part of 8: s += x0[part]
 
-All loops of a row that share split Local arrays take the same neighbours.
+All loops of a row that share split Local arrays use the same width.
 """
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PACK_BYTES = 16
 
 
 class Packs(NamedTuple):
-    """width: neighbours of a lane; loads, stores: those that are one access, with the place where the loop's first one
-    begins."""
+    """width: adjacent elements of a lane; loads, stores: those that are one vector access, with the position of the
+    loop's first one."""
 
     width: int
     loads: dict[Load, Affine]
@@ -33,7 +33,8 @@ class Packs(NamedTuple):
 
 def packs_of(counter: str, extent: int, body: tuple[Stmt, ...], lanes: int, known: Mapping[str, Affine],
              buffers: Mapping[str, Buffer], wanted: int = 0) -> Packs | None:
-    """wanted: the width that other loops of the row have; 0: as wide as the narrowest type allows."""
+    """The vector accesses of a loop. wanted: the width of the other loops of the row; 0: as wide as the narrowest type
+    allows."""
     if any(isinstance(s, (For, If, While)) for s in walk(body)):
         return None
     own = defined(body)
@@ -66,8 +67,8 @@ def packs_of(counter: str, extent: int, body: tuple[Stmt, ...], lanes: int, know
 
 def common_width(loops: Iterable[tuple[str, int, tuple[Stmt, ...]]], lanes: int, known: Mapping[str, Affine],
                  buffers: Mapping[str, Buffer]) -> int:
-    """How many neighbours a lane takes in all loops (counter, extent, body) that share split arrays; 1: they stay as
-    they are. Every lane has as many slots then as before."""
+    """The width for all loops (counter, extent, body) that share split arrays; 1: no vector accesses. It does not
+    change the number of slots of a lane."""
     loops = list(loops)
     found = [packs_of(*loop, lanes, known, buffers) for loop in loops]
     if len({extent for _, extent, _ in loops}) != 1 or not any(found) \

@@ -1,8 +1,8 @@
-"""Divisions whose results are rounded to bf16: by the device's quick division of f32.
+"""Divisions whose results are rounded to bf16 use the device's fast f32 division.
 
-In: a loop Kernel. Out: the same, with convert(divide(a, b)) as convert(quotient(a, b)). The quick one is wrong by two
-units in f32's last place at most, a third of the instructions; a quotient of two bf16 numbers is never so near to the
-middle between two others that this could matter (of two f16 numbers it may be).
+In: a loop Kernel. Out: the same, with convert(divide(a, b)) as convert(quotient(a, b)). The fast division has an error
+of at most two units in the last place of f32, and takes a third of the instructions. The quotient of two bf16 numbers
+is never so close to the midpoint of two bf16 numbers that this error changes the rounding. For f16 it may be.
 """
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Whether 32 bits are enough for every position and counter of a kernel: 64-bit division is slow on a GPU.
 
-In: a Kernel, and its CUDA C with `long` positions. Out: the text with `int` ones, where all values that they and their
-parts can have are known to fit (hloc/kernels/intervals.py); positions that depend on data stay 64 bits wide.
+In: a Kernel, and its CUDA C with `long` positions. Out: the text with `int` positions, if all their possible values,
+and those of their subexpressions, are known to fit (hloc/kernels/intervals.py). Positions that depend on data keep 64
+bits.
 
     fits(kernel)  ->  every INDEX expression lies within +-2**30
 """
@@ -18,7 +19,7 @@ WIDE = re.compile(r"\(long\)|(?<!unsigned )(?<!long )\blong\b(?! long)|(?<=\d)L\
 
 
 def fits(kernel: Kernel) -> bool:
-    """All INDEX values of the kernel are known to be small."""
+    """Whether all INDEX values of the kernel are known to be small."""
     if any(b.size >= LIMIT for b in kernel.buffers) or _threads(kernel) >= LIMIT:
         return False
     try:
@@ -29,13 +30,13 @@ def fits(kernel: Kernel) -> bool:
 
 
 def narrowed(text: str) -> str:
-    """CUDA C with `int` where it had `long`; comments stay."""
+    """CUDA C with `int` in place of `long`, except in comments."""
     return "\n".join(line if line.startswith("/*") else
                      WIDE.sub(lambda m: "int" if m.group() == "long" else "", line) for line in text.split("\n"))
 
 
 def _small(s: Stmt, known: Known, _in_vector: bool) -> tuple[Stmt, ...]:
-    """The statement itself. Raises Unknown where a position in it, or its counter, may be large."""
+    """The statement itself. Raises Unknown if a position in it, or its counter, may be large."""
     if isinstance(s, For) and isinstance(s.extent, int):
         small((0, max(0, s.extent - 1)))
     elif isinstance(s, Mutable) and s.initial.type == INDEX or not isinstance(s, (For, If)) and hasattr(s, "body"):
@@ -46,6 +47,6 @@ def _small(s: Stmt, known: Known, _in_vector: bool) -> tuple[Stmt, ...]:
 
 
 def _threads(kernel: Kernel) -> int:
-    """Iterations of the PARALLEL loop and of the VECTOR loop in it: the printer makes one counter of both."""
+    """Iterations of the PARALLEL loop times those of the VECTOR loop in it: the printer fuses both into one counter."""
     loops = [s for s in walk(kernel.body) if isinstance(s, For) and isinstance(s.extent, int)]
     return math.prod(max((s.extent for s in loops if s.kind == kind), default=1) for kind in (PARALLEL, VECTOR))

@@ -1,6 +1,6 @@
-"""The elements of a pointwise kernel as a space: what a step along each of its dimensions does to every position.
+"""The iteration space of a pointwise kernel: its dimensions, and the stride of every access along each.
 
-In: a loop Kernel with one element per iteration. Out: a Space, or None for kernels that are more than pointwise.
+In: a loop Kernel with one element per iteration. Out: a Space, or None for kernels that are not pointwise.
 
     for i0 of 20000: out[i0] = in[i0 % 100 * 200 + i0 / 100]
       -> dimensions 100 and 200 (the fastest first); out: (1, 100); in: (200, 1)
@@ -16,28 +16,28 @@ from hloc.kernels.walks import loads, stores
 
 
 class Piece(NamedTuple):
-    """position / divisor % modulus, of the number of the element."""
+    """index / divisor % modulus, for the linear index of an element."""
 
     divisor: int
     modulus: int
 
 
 class Dimension(NamedTuple):
-    """element number / divisor % size."""
+    """index / divisor % size, for the linear index of an element."""
 
     divisor: int
     size: int
 
 
 class Access(NamedTuple):
-    """What a step in each dimension adds to a position, and where it starts."""
+    """The strides of a position along the dimensions, and its offset."""
 
     steps: tuple[int, ...]
     constant: int
 
 
 class Space(NamedTuple):
-    """loads: those whose positions are sums of the dimensions; stores likewise, all of them."""
+    """loads: those whose positions are affine in the dimensions; stores: all stores, likewise."""
 
     dimensions: tuple[Dimension, ...]
     statements: tuple[Let | Store, ...]
@@ -47,7 +47,7 @@ class Space(NamedTuple):
 
 
 def space_of(kernel: Kernel) -> Space | None:
-    """The space of a pointwise kernel; neighbouring dimensions that all accesses go through as one are one."""
+    """The space of a pointwise kernel; adjacent dimensions are merged if they are contiguous in all accesses."""
     loop = kernel.body[0] if len(kernel.body) == 1 else None
     if not isinstance(loop, For) or loop.kind != PARALLEL:
         return None
@@ -73,7 +73,7 @@ def space_of(kernel: Kernel) -> Space | None:
 
 
 def counters(loop: For, element: str) -> list[str]:
-    """The loop's counters as C, from the number of the element."""
+    """The loop's counters in C, computed from the linear index of the element."""
     inner = loop.body[0] if len(loop.body) == 1 else None
     if isinstance(inner, For):
         return [f"const long thread = {element};",
@@ -82,12 +82,12 @@ def counters(loop: For, element: str) -> list[str]:
 
 
 def replaced(statement: Let | Store, places: Mapping[Load, Expr]) -> Let | Store:
-    """The statement with loads exchanged."""
+    """The statement with its loads replaced."""
     return statement._replace(value=with_loads(statement.value, places))
 
 
 def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
-    """The expression with loads exchanged."""
+    """The expression with its loads replaced."""
     if isinstance(expr, Load):
         return places.get(expr, expr)
     if isinstance(expr, Apply):
@@ -96,7 +96,7 @@ def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
 
 
 def inside(kernel: Kernel, load: Load, access: Access, dimensions: tuple[Dimension, ...]) -> bool:
-    """Every position lies in the buffer, so that it may be read whether or not its value is wanted."""
+    """Whether every position is inside the buffer, so that it may be read even if its value is not used."""
     size = next((b.size for b in kernel.buffers if b.name == load.buffer), 0)
     reach = [step * (d.size - 1) for step, d in zip(access.steps, dimensions)]
     return access.constant + sum(min(s, 0) for s in reach) >= 0 and \
@@ -104,7 +104,7 @@ def inside(kernel: Kernel, load: Load, access: Access, dimensions: tuple[Dimensi
 
 
 def _elements(loop: For) -> tuple[tuple[Stmt, ...], dict[str, Piece], int]:
-    """The statements of one element, the counters in terms of its number, and how many there are."""
+    """The statements of one element, the counters as pieces of its linear index, and the number of elements."""
     inner = loop.body[0] if len(loop.body) == 1 else None
     if isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int):
         pieces = {loop.name: Piece(inner.extent, loop.extent), inner.name: Piece(1, inner.extent)}
@@ -113,7 +113,7 @@ def _elements(loop: For) -> tuple[tuple[Stmt, ...], dict[str, Piece], int]:
 
 
 def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
-    """x / c or x % c of a piece x, where that is a piece."""
+    """x / c or x % c of a piece x, if that is a piece; else None."""
     if not isinstance(value, Apply) or value.op not in ("divide", "remainder"):
         return None
     whole, by = value.arguments
@@ -126,7 +126,7 @@ def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
 
 
 def _dimensions(pieces: Mapping[str, Piece], count: int) -> tuple[Dimension, ...] | None:
-    """The space that all pieces are made of."""
+    """The dimensions of which every piece is composed."""
     bounds = sorted({1, count, *(p.divisor for p in pieces.values()),
                      *(p.divisor * p.modulus for p in pieces.values())})
     if any(b % a for a, b in zip(bounds, bounds[1:])):
@@ -135,7 +135,7 @@ def _dimensions(pieces: Mapping[str, Piece], count: int) -> tuple[Dimension, ...
 
 
 def _access(form: Affine, pieces: Mapping[str, Piece], dimensions: tuple[Dimension, ...]) -> Access | None:
-    """None where the position moves with something else than the pieces."""
+    """The access of a position; None if it depends on anything but the pieces."""
     factors = form.factors
     if factors is None or not factors.keys() <= pieces.keys():
         return None
@@ -149,7 +149,7 @@ def _access(form: Affine, pieces: Mapping[str, Piece], dimensions: tuple[Dimensi
 
 
 def _merged(dimensions: tuple[Dimension, ...], accesses: dict) -> tuple[tuple[Dimension, ...], dict]:
-    """Neighbours as one dimension where every access goes on from one into the next."""
+    """Adjacent dimensions merged into one if they are contiguous in every access."""
     kept, steps = [dimensions[0]], [[a.steps[0]] for a in accesses.values()]
     for n in range(1, len(dimensions)):
         if all(a.steps[n] == own[-1] * kept[-1].size for a, own in zip(accesses.values(), steps)):

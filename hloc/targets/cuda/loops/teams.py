@@ -1,14 +1,14 @@
-"""Teams: a kernel whose PARALLEL iterations hold loops of their own runs each iteration on a warp or on a block.
+"""Teams: a kernel whose PARALLEL iterations contain loops runs each iteration on a warp or on a block.
 
-In: a Kernel. Out: a TeamKernel, or None where a thread per iteration is as good. All lanes of a team run the row's
-scalar statements (they agree, since they compute the same); loops whose iterations are independent are dealt out to the
-lanes; what is stored once per row is stored by the first lane; accumulators are joined by shuffles, in a fixed order.
+In: a Kernel. Out: a TeamKernel, or None if a thread per iteration is as good. All lanes of a team run the row's scalar
+statements, with the same results. Loops whose iterations are independent are distributed over the lanes. The first lane
+does the stores of the whole row. Accumulators are reduced over the lanes by shuffles, in a fixed order.
 
     for i0 PARALLEL: v0 = 0; for i1 VECTOR: v0 += x[i0 * 768 + i1]; out[i0] = v0
       -> for i0 by teams: v0 = 0; Spread(i1 of 768: v0 += x[i0 * 768 + i1]); Total(v0); if lane == 0: out[i0] = v0
 
-A Local array that every loop reads and writes only at its own iteration is split over the lanes, so that it fits into
-registers; any other Local of a row becomes shared memory.
+A Local array that every loop reads and writes only at the index of its iteration is split over the lanes, so that it
+fits into registers. Any other Local of a row is in shared memory.
 """
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ FIRST_LANE = Apply("compare_eq", (LANE, Const(0, INDEX)), "pred")
 
 
 class Spread(NamedTuple):
-    """The loops of `counters` as one, its iterations dealt out to the lanes. slots: iterations of one lane, where the
-    body indexes split Local arrays by `slot`; else 0."""
+    """The loops of `counters` fused into one, with its iterations distributed over the lanes. slots: iterations of one
+    lane, if the body indexes split Local arrays by `slot`; else 0."""
 
     counters: tuple[tuple[str, int | Expr], ...]
     body: tuple[Stmt, ...]
@@ -70,7 +70,7 @@ class Spread(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Join an accumulator over the lanes; all get the result."""
+    """Reduces an accumulator over the lanes; all lanes get the result."""
 
     name: str
     op: str
@@ -78,8 +78,8 @@ class Total(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The serial loops of `counters` as one, for a warp: lanes look at LOOKED_AT iterations at once; what the If at the
-    end of the body lets through is done by all of them, one iteration after the other."""
+    """The serial loops of `counters` fused into one, for a warp: lanes test LOOKED_AT iterations at once. The body ends
+    in an If; the iterations that meet its condition are executed by all lanes together, one after the other."""
 
     counters: tuple[tuple[str, int], ...]
     body: tuple[Stmt, ...]
@@ -97,7 +97,7 @@ class TeamKernel(NamedTuple):
 
 
 def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
-    """The kernel for teams, or None where each iteration belongs on a thread of its own."""
+    """The kernel for teams, or None if each iteration runs on one thread."""
     loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
     if loop is not None and len(loop.body) == 1 and isinstance(loop.body[0], For) and loop.body[0].kind == VECTOR:
         return None
@@ -125,7 +125,7 @@ def _bytes(array: Local | Shared) -> int:
 
 
 def _threads(longest: int, rows: int, private: int, gpu: Machine) -> int:
-    """Lanes of a team: a warp for short or many rows, more for long or few ones."""
+    """Lanes of a team: a warp for short or many rows, more for long or few rows."""
     if longest <= 2 * WARP or (longest <= 1024 and rows >= 8 * gpu.cores and private <= 8192):
         return WARP
     if longest >= 8192 and rows < gpu.cores:
@@ -146,7 +146,7 @@ def _check_memory(kernel: Kernel, draft: _Draft) -> None:
 
 @dataclass
 class _Draft:
-    """One row's body on its way. spreads: id of the For -> its Spread, for loops that are dealt out."""
+    """One row's body during its construction. spreads: id of the For -> its Spread, for distributed loops."""
 
     body: tuple[Stmt, ...]
     known: dict[str, Affine]
@@ -162,7 +162,7 @@ class _Draft:
         self._find(self.body)
 
     def _find(self, statements: tuple[Stmt, ...]) -> None:
-        """Decide which loops at row level are dealt out; note the Mutables and Locals declared at row level."""
+        """Decides which loops at row level are distributed; records the Mutables and Locals declared at row level."""
         stack = [iter(statements)]
         while stack:
             statement = next(stack[-1], None)
@@ -184,11 +184,11 @@ class _Draft:
                     self.spreads[id(statement)] = spread
 
     def length(self, spread: Spread) -> int:
-        """Iterations of a spread loop; an expression counts as a block."""
+        """Iterations of a spread loop; an extent that is an expression counts as BLOCK_THREADS."""
         return math.prod(n if isinstance(n, int) else BLOCK_THREADS for _, n in spread.counters)
 
     def _spread(self, loop: For) -> Spread | None:
-        """The longest nest from this loop on whose iterations are independent, as one loop."""
+        """The deepest loop nest from this loop on with independent iterations, as one loop; None if there is none."""
         if loop.kind == VECTOR:
             sums = assigned(loop.body) & self.mutables.keys()
             apart = all(self.mutables[name].reassociable for name in sums)
@@ -206,7 +206,7 @@ class _Draft:
         return None
 
     def _independent(self, nest: list[For]) -> bool:
-        """No iteration of the nest reads what another one writes, but for accumulators that may be joined later."""
+        """Whether no iteration of the nest reads what another writes, except accumulators to be reduced later."""
         body = nest[0].body
         inside = {s.name for s in walk(body) if isinstance(s, (Mutable, Local))}
         if any(isinstance(s, (Atomic, Barrier, Shared)) for s in walk(body)):
@@ -231,7 +231,7 @@ class _Draft:
                    for load in loads(body) if load.buffer in places)
 
     def _only_accumulated(self, name: str, statements: tuple[Stmt, ...]) -> bool:
-        """A reassociable Mutable that these statements only update: what is computed from it goes back into it."""
+        """Whether this is a reassociable Mutable that these statements only update, with no other use of its value."""
         if name not in self.mutables or not self.mutables[name].reassociable:
             return False
         derived: dict[str, Expr] = {}
@@ -248,7 +248,7 @@ class _Draft:
         return True
 
     def _takes_in(self, name: str, value: Expr, derived: dict[str, Expr]) -> bool:
-        """The value is v, or op(v, something else), or a selection between such."""
+        """Whether the value is v, or op(v, an expression without v), or a select between such values."""
         op = self.mutables[name].reassociable
         stack = [value]
         while stack:
@@ -268,7 +268,7 @@ class _Draft:
     # -- Local arrays ----------------------------------------------------------------------------------------------
 
     def place_locals(self) -> None:
-        """split: over the lanes; private: each lane has its own, all alike; shared: one for the team."""
+        """Places each Local. split: over the lanes; private: each lane has an identical copy; shared: one per team."""
         for name in self.locals:
             spreads = [s for s in self.spreads.values() if name in _touched(s.body)]
             if not spreads:
@@ -283,7 +283,7 @@ class _Draft:
         return sum(_bytes(s) for name, s in self.locals.items() if self.places[name] == "shared")
 
     def _own(self, name: str, spread: Spread) -> bool:
-        """Every access in the loop is at the number of its iteration."""
+        """Whether every access in the loop is at the index of its iteration."""
         wanted, stride = {}, 1
         for counter, extent in reversed(spread.counters):
             wanted[counter] = stride
@@ -296,7 +296,7 @@ class _Draft:
         return any(name in _touched((s,)) for s in self._row_statements() if not isinstance(s, (For, If, While)))
 
     def _row_statements(self):
-        """Statements that all lanes run."""
+        """The statements that all lanes run."""
         stack = list(self.body)
         while stack:
             top = stack.pop()
@@ -309,7 +309,7 @@ class _Draft:
     # -- the new body ----------------------------------------------------------------------------------------------
 
     def row(self, statements: tuple[Stmt, ...], open_sums: set[str]) -> list[Stmt]:
-        """Row-level statements for a team. open_sums: accumulators that an outer loop resets and joins."""
+        """Row-level statements for a team. open_sums: accumulators that an outer loop resets and reduces."""
         done: list[Stmt] = []
         fresh: set[str] = set()
         for statement in statements:
@@ -347,7 +347,7 @@ class _Draft:
         return [*before, For(loop.name, loop.extent, SERIAL, tuple(self.row(loop.body, open_sums | sums))), *after]
 
     def _summed_in_spreads(self, name: str, loop: For) -> bool:
-        """All updates of an accumulator in this loop stand in loops that are dealt out."""
+        """Whether all updates of an accumulator in this loop are in distributed loops."""
         stack, found = list(loop.body), 0
         while stack:
             top = stack.pop()
@@ -367,7 +367,7 @@ class _Draft:
         return Assign(name, Apply("select", (FIRST_LANE, Var(name, type), identity(mutable.reassociable, type)), type))
 
     def spread(self, spread: Spread) -> list[Stmt]:
-        """A loop over the lanes, with barriers where others may still read, or will read, what it writes."""
+        """A loop over the lanes, with barriers if other lanes may still read, or will read, what it writes."""
         split = {n for n in _touched(spread.body) if self.places.get(n) == "split"}
         slots = max((-(-self.locals[n].size // self.threads) for n in split), default=0)
         body = tuple(_with_slots(s, split) for s in spread.body) if split else spread.body
@@ -387,7 +387,7 @@ class _Draft:
         return statement._replace(size=size)
 
     def store(self, statement: Store | Atomic, done: list[Stmt]) -> None:
-        """A store of the whole row, by the first lane; neighbours share their barriers."""
+        """A store of the whole row, by the first lane; consecutive stores share their barriers."""
         if self.places.get(statement.buffer) == "private":
             done.append(statement)
             return
@@ -405,14 +405,14 @@ def _reads(expr: Expr, names: set[str]) -> bool:
 
 
 def _touched(statements: tuple[Stmt, ...]) -> set[str]:
-    """Buffers that statements read or write."""
+    """The buffers that statements read or write."""
     return {load.buffer for load in loads(statements)} | {s.buffer for s in stores(statements)}
 
 
 # -- positions in split arrays ---------------------------------------------------------------------------------------
 
 def _with_slots(statement: Stmt, split: set[str]) -> Stmt:
-    """The statement with accesses of split arrays at `slot`."""
+    """The statement with accesses of split arrays indexed by `slot`."""
     if isinstance(statement, If):
         return If(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.then),
                   tuple(_with_slots(s, split) for s in statement.otherwise))

@@ -1,8 +1,7 @@
-"""Transposes on the GPU: pointwise kernels that read an array across its rows go through tiles in shared memory.
+"""Transposes on the GPU: pointwise kernels that read an array across its rows use tiles in shared memory.
 
-In: a loop Kernel. Out: a Tiling, or None where every array is read along its rows; its text. A tile is square: its
-elements are loaded with neighbouring threads along one dimension, and used with neighbouring threads along the other,
-so that both reads and writes are of whole rows.
+In: a loop Kernel. Out: a Tiling, or None if every array is read along its rows; its text. A tile is square. Adjacent
+threads load its elements along one dimension, and use them along the other, so that reads and writes are coalesced.
 """
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ LARGEST_SHARED = 36 << 10
 
 
 class Tiling(NamedTuple):
-    """read: the dimension that `loads` run along (results are written along the first one)."""
+    """read: the dimension along which `loads` are contiguous (results are contiguous along the first one)."""
 
     space: Space
     read: int
@@ -37,7 +36,7 @@ class Tiling(NamedTuple):
 
 
 def find_tiling(kernel: Kernel, space: Space) -> Tiling | None:
-    """How to tile the kernel; None where no array is read across its rows."""
+    """How to tile the kernel; None if no array is read across its rows."""
     dimensions = space.dimensions
     written = list(space.stores.values())
     if len(written) != 1 or written[0].steps[0] != 1 or dimensions[0].size < SHORTEST:
@@ -92,7 +91,7 @@ def print_tiled(kernel: Kernel, tiling: Tiling, name: str) -> str:
 
 
 def _each(printer: StatementPrinter, edge: int, outside: list[str], a: str, d: str) -> None:
-    """The head of a loop over a tile's elements, unrolled: all of a thread's loads are on their way at once."""
+    """The head of an unrolled loop over a tile's elements: all loads of a thread are in flight at once."""
     steps = edge * edge // THREADS
     printer.line(2, f"#pragma unroll {steps}")
     printer.line(2, f"for (int step = 0; step < {steps}; step++) {{")
@@ -103,12 +102,12 @@ def _each(printer: StatementPrinter, edge: int, outside: list[str], a: str, d: s
 
 
 def _pitch(load: Load, edge: int) -> int:
-    """Elements from one row of a tile to the next: one word more than a row, so that columns lie in different banks."""
+    """The row stride of a tile, in elements: a row and one word of padding, which avoids bank conflicts of columns."""
     return edge + max(1, 4 // ELEMENT_TYPES[load.type].bytes)
 
 
 def _decode(printer: StatementPrinter, tiling: Tiling) -> dict[int, str]:
-    """Where the tile lies: across and down, and the other dimensions' names."""
+    """Prints the position of the tile, across and down; returns the names of the other dimensions' counters."""
     dimensions = tiling.space.dimensions
     columns, rows = (-(-dimensions[n].size // tiling.edge) for n in (0, tiling.read))
     printer.line(2, f"const long across = work % {columns} * {tiling.edge}, "

@@ -1,6 +1,6 @@
-"""Updates in place, one after the other: the form of a scatter's kernel, taken apart for owners.py and atomics.py.
+"""Sequential updates in place: matches the kernel of a scatter and gives its parts to owners.py and atomics.py.
 
-In: a loop Kernel. Out: its Updates, or None where it is something else.
+In: a loop Kernel. Out: its Updates, or None if it has another form.
 
     parallel for b: for i: for j: p = index[i * 9 + j]; if (0 <= p & p < 100) for c: out[p * 64 + c] += update[...]
       -> before: (), outer: (b, ...), counters: ((i, 7), (j, 9)), lets: (p = ...), guard: if (0 <= p ...) for c: ...
@@ -16,8 +16,8 @@ from hloc.kernels.walks import defined, loads, stores, walk
 
 
 class Updates(NamedTuple):
-    """before: Lets of the kernel; outer: the PARALLEL loop around all, with the Lets in it; counters: of the serial
-    nest, with their extents; lets: of an update; guard: what is done where it fits."""
+    """before: Lets of the kernel; outer: the outermost PARALLEL loop, with its Lets; counters: of the serial loop nest,
+    with their extents; lets: of an update; guard: the If whose body applies the update."""
 
     before: tuple[Stmt, ...]
     outer: For | None
@@ -31,12 +31,12 @@ class Updates(NamedTuple):
         return math.prod(extent for _, extent in self.counters)
 
     def at(self, kernel: Kernel, loop: For) -> Kernel:
-        """The kernel with another PARALLEL loop in the place of everything but the first Lets."""
+        """The kernel with this PARALLEL loop in place of everything except the first Lets."""
         return kernel._replace(body=(*self.before, loop))
 
 
 def updates_of(kernel: Kernel) -> Updates | None:
-    """Only loops, Lets, one condition, and Stores in it."""
+    """The Updates of a kernel that consists of loops, Lets, one condition, and Stores under it; else None."""
     before, loop = _lets_and(kernel.body, For)
     outer, outer_lets = None, ()
     if loop is not None and loop.kind == PARALLEL:
@@ -63,8 +63,8 @@ def _lets_and(statements: tuple[Stmt, ...], *kinds: type) -> tuple[tuple[Stmt, .
 
 
 class Place(NamedTuple):
-    """Where updates store: the same position for all arrays. form: of it; inner: counters of the window, with their
-    greatest extents; size: elements of each array."""
+    """The position that updates store to, the same for all arrays. form: its affine form; inner: counters of the
+    window, with their maximum extents; size: elements of each array."""
 
     form: Affine
     inner: dict[str, int]
@@ -72,17 +72,17 @@ class Place(NamedTuple):
 
     @property
     def base(self) -> Affine:
-        """Where a window begins."""
+        """The position of a window's first element."""
         return self.form.without(*self.inner)
 
     @property
     def span(self) -> int:
-        """From the first to the last element of a window."""
+        """The distance from the first to the last element of a window."""
         return sum((extent - 1) * self.form.factor(name) for name, extent in self.inner.items())
 
 
 def place_of(updates: Updates, kernel: Kernel) -> Place | None:
-    """None where positions are no sums of names, or what is stored is read at another place."""
+    """The place of updates; None if positions are not affine, or a stored array is read at another position."""
     inside = updates.guard.then
     known = forms((*updates.before, *updates.outer_lets, *updates.lets, *inside))
     values = {s.name: s.value for s in walk(inside) if isinstance(s, Let)}
@@ -104,7 +104,7 @@ def place_of(updates: Updates, kernel: Kernel) -> Place | None:
 
 
 def _greatest(extent: int | Expr, values: dict[str, Expr]) -> int:
-    """Of a loop whose extent is a number, or at most one; 0: unknown."""
+    """The maximum extent of a loop: a constant, or an expression with a constant bound; 0: unknown."""
     if isinstance(extent, int):
         return extent
     value = values.get(extent.name) if isinstance(extent, Var) else extent

@@ -1,7 +1,8 @@
-"""Pointwise kernels with vector accesses: a thread loads, computes and stores several neighbours at once.
+"""Pointwise kernels with vector accesses: a thread loads, computes and stores several adjacent elements at once.
 
-In: a loop Kernel and its Space. Out: how many neighbours (16 bytes of the widest type), or None where results are not
-written in order; its text. Arrays that lie along the elements are read 8 or 16 bytes at a time, others one by one.
+In: a loop Kernel and its Space. Out: the vector width (16 bytes of the widest type), or None if results are not
+written in order; its text. Arrays that are contiguous along the elements are read 8 or 16 bytes at a time, others one
+element at a time.
 
     out[i] = x[i] + b   in bf16   ->   hloc_pack<hloc_bf16, 8> x0 = *(const hloc_pack<hloc_bf16, 8> *)&in0[element];
 """
@@ -19,11 +20,11 @@ from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, pointe
 VECTOR_BYTES = 16
 THREADS = 256
 BLOCKS_PER_SM = 16
-ENOUGH = 256                    # threads per SM that must remain
+ENOUGH = 256                    # the fewest threads per SM
 
 
 class Vectors(NamedTuple):
-    """width: neighbours of one thread; loads: those that are read as vectors."""
+    """width: adjacent elements of one thread; loads: those that are read as vectors."""
 
     space: Space
     width: int
@@ -35,7 +36,7 @@ class Vectors(NamedTuple):
 
 
 def find_vectors(kernel: Kernel, space: Space, gpu: Machine) -> Vectors | None:
-    """How to read and write several elements at once; None where that is not possible or leaves too few threads."""
+    """How to read and write several elements at once; None if that is not possible or leaves too few threads."""
     if space.dimensions[0].size % 2 or not space.stores:
         return None
     widest = max(ELEMENT_TYPES[s.type].bytes for s in (*space.loads, *_buffers(kernel, space)))
@@ -55,7 +56,7 @@ def _buffers(kernel: Kernel, space: Space) -> list:
 
 
 def _along(access: Access, width: int) -> bool:
-    """Neighbours lie side by side, and every vector of them is aligned."""
+    """Whether adjacent elements are contiguous in memory, and every vector of them is aligned."""
     return access.steps[0] == 1 and access.constant % width == 0 and not any(s % width for s in access.steps[1:])
 
 
