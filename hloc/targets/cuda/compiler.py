@@ -2,8 +2,8 @@
 
     image = compile_cuda(source, "sm_90a", "cubin")
 
-The architecture is always given. Raises BuildError with the compiler's own words, or with the command that installs
-one.
+The architecture is always explicit. Raises BuildError with the compiler's own message, or with the command that
+installs a compiler.
 """
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ OWN_HEADERS = Path(__file__).parent / "device"
 
 
 def compile_cuda(source: str, arch: str, form: str, *, quick: bool = False) -> bytes:
-    """`form` is "cubin" (bytes of an ELF image) or "ptx" (text). arch: sm_80, sm_90a ... quick: in half the time,
-    for slower kernels; compilers before CUDA 13 do not know how and take as long as ever."""
+    """`form` is "cubin" (bytes of an ELF image) or "ptx" (text). arch: sm_80, sm_90a ... quick: compiles in
+    half the time, for slower kernels; compilers before CUDA 13 cannot do that, and take their usual time."""
     more = QUICK if quick and compiler_version() >= 13000 else ()
     library = _nvrtc()
     if library is not None:
@@ -42,7 +42,7 @@ def compile_cuda(source: str, arch: str, form: str, *, quick: bool = False) -> b
 
 
 def nvrtc_version() -> str | None:
-    """NVRTC's version, or None where it is not installed."""
+    """NVRTC's version, or None if it is not installed."""
     library = _nvrtc()
     if library is None:
         return None
@@ -52,7 +52,7 @@ def nvrtc_version() -> str | None:
 
 
 def compile_verbosely(source: str, arch: str) -> str:
-    """What ptxas says about each kernel: registers, spills, shared memory. Raises BuildError."""
+    """The report of ptxas about each kernel: registers, spills, shared memory. Raises BuildError."""
     library = _nvrtc()
     if library is not None:
         return in_background(lambda: _with_nvrtc(
@@ -63,7 +63,7 @@ def compile_verbosely(source: str, arch: str) -> str:
 
 
 def compiler_version() -> int:
-    """The CUDA version of the compiler that compile_cuda takes, as drivers count it: 13000; 0 where there is none."""
+    """The CUDA version of the compiler that compile_cuda uses, in the driver's format (13000); 0 if there is none."""
     text = nvrtc_version() or _nvcc_version()
     major, _, minor = text.partition(".")
     return int(major) * 1000 + int(minor or 0) * 10 if major.isdigit() else 0
@@ -83,7 +83,7 @@ def _nvcc_version() -> str:
 
 @lru_cache(maxsize=1)
 def _nvrtc() -> ctypes.CDLL | None:
-    """The library of the wheel or of the system; its builtins are loaded first, since it looks for them by name."""
+    """The library of the wheel or of the system; its builtins are loaded first, since it finds them by name."""
     for path in _wheel_libraries():
         for helper in sorted(path.parent.glob("libnvrtc-builtins.so*")):
             ctypes.CDLL(str(helper), mode=ctypes.RTLD_GLOBAL)
@@ -108,7 +108,7 @@ def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str,
 
 
 def _with_nvrtc(library: ctypes.CDLL, source: str, arch: str, answer: Callable, *more: str):
-    """Compile, and give what `answer` takes from the compiled program."""
+    """Compiles, and returns the result of `answer` for the compiled program."""
     program = ctypes.c_void_p()
     options = [*more, f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--fmad=true"]
     options += [f"-I{folder}" for folder in (HEADERS, OWN_HEADERS)]
@@ -146,7 +146,7 @@ def _compile_with_nvcc(source: str, arch: str, form: str, *more: str) -> bytes:
 
 
 def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, str]:
-    """The product, and what nvcc said."""
+    """The compiled file, and the output of nvcc."""
     with cache.workspace() as folder:
         unit, output = folder / "hloc.cu", folder / f"hloc.{form}"
         unit.write_text(source, encoding="utf-8")

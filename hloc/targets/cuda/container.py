@@ -1,7 +1,7 @@
 """model.cubin: kernels, plan and constants in one file.
 
-How the parts lie in it, and how they are checked, is in hloc/targets/sealed.py: plan.json holds the steps, members are
-the constants.
+hloc/targets/sealed.py defines the layout of the file and its checks. plan.json holds the steps; the members are the
+constants.
 
     write(file, image, program, launches, arch); container = read(path)
 """
@@ -29,13 +29,13 @@ from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, wh
 MARK, VERSION = "hloc_container", 8
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
-MOST_SHARED = 227 << 10             # of a block, of any GPU
+MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
 
 
 class Geometry(NamedTuple):
-    """How a kernel starts: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about: the
-    HLO that it computes, in one line, for messages. product: what cuBLASLt or cuDNN is called with in the kernel's
-    place. maps: of arguments, for the bulk copy engine; the kernel's last argument points to them."""
+    """The launch of a kernel: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about:
+    the HLO that it computes, in one line, for messages. product: a call of cuBLASLt or cuDNN in place of the kernel.
+    maps: tensor maps of arguments, for the bulk copy engine; the kernel's last argument points to them."""
 
     function: str
     grid: tuple[int, int, int]
@@ -47,9 +47,9 @@ class Geometry(NamedTuple):
 
 
 class Container(NamedTuple):
-    """What a model.cubin holds. `kernels` take the place of Program.kernels. cuda: the version of the compiler that
-    made the image, as the driver counts it (13000), 0 where it is not known. precision: the options that tell how
-    precisely it computes (hloc/passes/precision.py)."""
+    """The contents of a model.cubin. `kernels` replace Program.kernels. cuda: the version of the compiler that made the
+    image, in the driver's format (13000), 0 if it is unknown. precision: the options of numeric precision
+    (hloc/passes/precision.py)."""
 
     name: str
     arch: str
@@ -66,7 +66,7 @@ class Container(NamedTuple):
 
 def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str,
           cuda: int = 0, precision: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Write a container. Its order of bytes is the machine's, noted by the element types."""
+    """Writes a container in the machine's byte order, which the element types record."""
     plan = {
         MARK: VERSION, "name": program.name, "arch": arch, "cuda": cuda, "precision": dict(precision),
         "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps]]
@@ -82,7 +82,7 @@ def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geo
 
 
 def read(path: Path) -> Container:
-    """Read and check a container. Raises RunError for a file that is not one, is truncated or was changed."""
+    """Reads and checks a container. Raises RunError for a file that is not one, is truncated or was changed."""
     with sealed.reading(path, MARK, VERSION) as found:
         return _unpack(found)
 
@@ -119,7 +119,7 @@ def _library_call(row: list) -> LtProduct | CudnnConvolution:
 
 
 def _check_steps(packed: Container) -> None:
-    """Every step names kernels and memory that are there. Raises ValueError."""
+    """Checks that every step names existing kernels and memory. Raises ValueError."""
     sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
              "result": [v.shape.num_bytes for v in packed.results], "constant": [c.nbytes for c in packed.constants]}
     if not all(0 <= n <= MOST_BYTES for own in sizes.values() for n in own):
@@ -139,7 +139,7 @@ def _check_steps(packed: Container) -> None:
 
 
 def _refs(step: Step) -> list[Ref]:
-    """The memory that a step itself names."""
+    """The memory that a step itself names, without that of its body."""
     if isinstance(step, Launch):
         return list(step.arguments)
     if isinstance(step, Copy):

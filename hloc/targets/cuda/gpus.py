@@ -28,8 +28,8 @@ DEFAULT: str = _DATA["default"]
 
 
 def gpu_named(name: str) -> Machine | None:
-    """A GPU by its name, or the first one of an architecture: sm_100 and sm_100a mean the same; sm_90 is Hopper without
-    the instructions that only sm_90a has (wgmma, bulk copies)."""
+    """A GPU by its name, or the first one of an architecture: sm_100 and sm_100a are the same; sm_90 is Hopper without
+    the instructions of sm_90a (wgmma, bulk copies)."""
     wanted = name.lower()
     if wanted in GPUS:
         return GPUS[wanted]
@@ -39,7 +39,7 @@ def gpu_named(name: str) -> Machine | None:
 
 
 def device_named(name: str, arch: str) -> Machine | None:
-    """The GPU that a driver calls "NVIDIA H100 80GB HBM3", else the first one of its architecture."""
+    """The GPU with a driver's name, such as "NVIDIA H100 80GB HBM3", else the first one of its architecture."""
     words = re.findall(r"[a-z]+\d+[a-z]*|\d{4}|rtx", name.lower())
     for candidate in ("".join(words[:2]), *words):
         if candidate in GPUS:
@@ -48,7 +48,6 @@ def device_named(name: str, arch: str) -> Machine | None:
 
 
 def facts_of(gpu: Machine) -> dict[str, Any]:
-    """The data sheet's figures of a GPU, also of one that has the name that its driver gives; of one that is not known
-    those of the default."""
+    """The data sheet's figures of a GPU, also of one with its driver's name; those of the default if it is unknown."""
     known = None if gpu.name in FACTS else device_named(gpu.name, gpu.arch.rstrip("af")) or GPUS[DEFAULT]
     return FACTS[known.name if known else gpu.name]

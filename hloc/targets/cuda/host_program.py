@@ -1,7 +1,7 @@
-"""The plan of a .cubin as a C program over the CUDA driver API, which needs neither Python nor CUDA's headers.
+"""The plan of a .cubin as a C program that uses the CUDA driver API, and needs neither Python nor CUDA's headers.
 
-In: a written .cubin, still open, its Program and Geometry; the name that its functions begin with. Out: C text
-(host/host.h and the tables and steps of this plan), and the header beside it.
+In: a written .cubin, still open, its Program and Geometry; the prefix of its functions. Out: C text (host/host.h and
+the tables and steps of this plan), and its header.
 
     encoder_start("encoder.cubin");  encoder_run(inputs, results);  encoder_stop();
 """
@@ -23,7 +23,7 @@ from hloc.targets.sealed import SEAL_BYTES
 
 TEMPLATE = Path(__file__).parent / "host" / "host.h"
 ALIGNMENT = 256                       # of each array in device memory
-LOCAL_HEADER = 30                     # bytes of a zip's header before a member, without its name and more
+LOCAL_HEADER = 30                     # bytes of a zip member's local header, without name and extra field
 PUBLIC = ("int NAME_start(const char *path);", "int NAME_run(const void *const *inputs, void *const *results);",
           "void NAME_stop(void);", "const char *NAME_error(int code);")
 USE = """\
@@ -42,14 +42,14 @@ USE = """\
 
 @dataclass
 class Steps:
-    """Collects the lines of the plan, the references that they name and the tensor maps of launches."""
+    """Collects the lines of the plan, the memory references in them and the tensor maps of launches."""
 
     program: Program
     geometry: Sequence[Geometry]
     refs: list[str] = field(default_factory=list)
-    maps: list[tuple[Launch, int]] = field(default_factory=list)      # and which of its kernel's
+    maps: list[tuple[Launch, int]] = field(default_factory=list)      # launch, and index among its kernel's maps
     lines: list[str] = field(default_factory=list)
-    most: int = 0                                                     # arguments of a launch
+    most: int = 0                                                     # the most arguments of a launch
 
     def ref(self, ref: Ref) -> str:
         parameters, results = len(self.program.parameters), len(self.program.results)
@@ -146,7 +146,7 @@ def header_text(program: Program, name: str) -> str:
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each array lies in one allocation, and its size."""
+    """The offset of each array in one allocation, and the size of the allocation."""
     places, total = [], 0
     for size in sizes:
         places.append(total)
@@ -155,7 +155,7 @@ def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _facts(file: BinaryIO, count: int) -> tuple[int, list[int], int, str]:
-    """Of a .cubin: bytes of its image, where its constants begin, its length and its seal."""
+    """Facts of a .cubin: bytes of its image, offsets of its constants, its length and its seal."""
     length = file.seek(-SEAL_BYTES, 2) + SEAL_BYTES
     seal = file.read(SEAL_BYTES).decode("ascii")
     with zipfile.ZipFile(file) as archive:

@@ -1,6 +1,6 @@
-"""Whether there is a GPU that can be used.
+"""Whether a usable GPU is present.
 
-    device_missing()     why there is none; "" where there is one
+    device_missing()     why there is none; "" if there is one
 """
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hloc.targets import presence
 
 
 def device_missing() -> str:
-    """Why no GPU can be used here; "" where one can."""
+    """Why no GPU can be used here; "" if one can."""
     if not presence.driver_present():
         return "no NVIDIA driver"
     from hloc.targets.cuda.execution.runtime import device_machine
@@ -21,5 +21,5 @@ def device_missing() -> str:
 
 
 def device_present() -> bool:
-    """Whether PyCUDA and a device are here."""
+    """Whether PyCUDA and a device are present."""
     return not device_missing()

@@ -1,8 +1,8 @@
-"""What each kernel of a CUDA C file takes of an SM: registers, shared memory, and what did not fit into registers.
+"""The resources that each kernel of a CUDA C file uses of an SM: registers, shared memory, stack and spills.
 
     resources(text, "sm_90a")["k0_fusion_add"] == Resources(registers=20, shared=0, stack=0, spill_stores=0, ...)
 
-As ptxas tells it (-Xptxas -v), through NVRTC or nvcc; no GPU is needed. Sizes are in bytes, per thread or per block.
+They come from ptxas (-Xptxas -v), through NVRTC or nvcc; no GPU is needed. Sizes are in bytes, per thread or per block.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class Resources(NamedTuple):
-    """registers, stack, spill_stores, spill_loads: of a thread; shared: of a block."""
+    """registers, stack, spill_stores, spill_loads: per thread; shared: per block."""
 
     registers: int
     shared: int
@@ -27,7 +27,7 @@ class Resources(NamedTuple):
     spill_loads: int
 
     def blocks_per_sm(self, threads: int, registers: int, most_threads: int, shared: int) -> int:
-        """How many blocks of so many threads one SM with these facts (gpus.json) holds at once."""
+        """The number of blocks of so many threads that are resident at once on an SM with these facts (gpus.json)."""
         warps = -(-threads // 32)
         by_registers = registers // (warps * 32 * -(-self.registers // 8) * 8)
         by_shared = shared // self.shared if self.shared else by_registers
@@ -35,7 +35,7 @@ class Resources(NamedTuple):
 
 
 def resources(text: str, arch: str) -> dict[str, Resources]:
-    """Of every kernel of a CUDA C file. Raises BuildError where it does not compile."""
+    """The resources of every kernel of a CUDA C file. Raises BuildError if it does not compile."""
     found: dict[str, Resources] = {}
     name, spills = "", (0, 0, 0)
     for line in compile_verbosely(text, arch).splitlines():

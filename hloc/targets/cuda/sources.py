@@ -1,7 +1,7 @@
-"""Program -> one CUDA C file and how each of its kernels starts.
+"""Program -> one CUDA C file and the launch geometry of each of its kernels.
 
-In: a plan.Program. Out: CudaSources: the text (one translation unit: ten of ten kernels cost more to compile than one
-of a hundred), a Geometry per kernel, and the program with its launches numbered as these are.
+In: a plan.Program. Out: CudaSources: the text, a Geometry per kernel, and the program with its launches numbered in the
+order of these. The text is one translation unit: ten units of ten kernels take longer to compile than one of a hundred.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import escaped
 
 DEVICE = Path(__file__).parent / "device"
-# The header that declares a name, in the order of inclusion; each is included only where a kernel uses it.
+# The headers and the names that they declare, in the order of inclusion; a header is included only if a kernel uses it.
 TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
 GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<")
@@ -37,15 +37,15 @@ HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
            ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))
-ALIGNED = 256                       # bytes: libraries want their workspace at a multiple of that
+ALIGNED = 256                       # bytes: the alignment that libraries want for their workspace
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"
 
 
 @dataclass(frozen=True)
 class CudaSources:
-    """program: launches count in `geometry`; kernels: CUDA C texts; host_calls: the plan's steps in Python; ways: of
-    each kernel, "" by the cost model; origins: of each launch, the kernel's number in the plan, and the launch's in
-    it."""
+    """program: its launches index `geometry`; kernels: CUDA C texts; host_calls: the plan's steps in Python; ways: of
+    each kernel, "" if the cost model chooses; origins: for each launch, the kernel's number in the plan, and the
+    launch's number in that kernel."""
 
     program: Program
     kernels: tuple[str, ...]
@@ -55,19 +55,19 @@ class CudaSources:
     origins: tuple[tuple[int, int], ...]
 
     def readable(self) -> str:
-        """The kernels as they were generated; hloc's headers stay includes."""
+        """The kernels as generated; hloc's headers are #include lines."""
         used = [name for name, words in HEADERS if any(word in text for text in self.kernels for word in words)]
         includes = "".join(f'#include "{name}"\n' for name in ("scalar.h", *used))
         about = escaped(f"{self.program.name}: {in_words(self.program.steps)}")
         return "\n".join([f"/* {about} */", includes, *self.kernels])
 
     def single_file(self) -> str:
-        """The same with hloc's headers put in place: one file for nvcc or NVRTC."""
+        """The same with the text of hloc's headers inserted: one file for nvcc or NVRTC."""
         return inline_includes(QUIET + self.readable(), (DEVICE, SHARED))
 
 
 def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> CudaSources:
-    """Print all kernels and choose how they start. ways: of each kernel (tuning.py), else by the cost model."""
+    """Prints all kernels and chooses their geometry. ways: of each kernel (tuning.py), else by the cost model."""
     codes, ways = [], tuple(ways or [""] * len(program.kernels))
     for number, (kernel, way) in enumerate(zip(program.kernels, ways)):
         name = c_name(number, kernel.name)
@@ -86,9 +86,9 @@ def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> Cu
 
 
 def numbered(program: Program, codes: list[TileCode]) -> Program:
-    """The program with a Launch per kernel of each Tile. Their scratch memory is what the plan set aside; what
-    libraries take, and what a plan did not know of (made without a Workspace, or before the way was chosen), follows
-    the arena."""
+    """The program with a Launch per kernel of each Tile. Their scratch memory is the one that the plan reserved.
+    Scratch memory of libraries, and memory that the plan did not reserve (it was made without a Workspace, or before
+    the way was chosen), follows the arena."""
     first, total = [], 0
     for code in codes:
         first.append(total)
@@ -126,5 +126,5 @@ def numbered(program: Program, codes: list[TileCode]) -> Program:
 
 
 def host_calls(steps: tuple[Step, ...]) -> tuple[HostCall, ...]:
-    """Steps anywhere in a plan that Python runs."""
+    """The steps that Python runs, anywhere in a plan."""
     return tuple(step for step in all_steps(steps) if isinstance(step, HostCall))

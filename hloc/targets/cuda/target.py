@@ -1,4 +1,4 @@
-"""The CUDA target: CUDA C, a cubin without a GPU, PyCUDA to run it.
+"""The CUDA target: CUDA C, compiled to a cubin without a GPU, and run with PyCUDA.
 
     exe = cuda_target(GPUS["h100"]).executable(program, module, options); exe.save("model.cubin")
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def cuda_target(gpu: Machine | None) -> Target:
-    """The target for one GPU; None: the one that is here, else the default for building ahead."""
+    """The target for one GPU; None: the GPU that is present, else the default for ahead-of-time builds."""
     if gpu is None and presence.device_present():
         from hloc.targets.cuda.execution.runtime import device_machine
         gpu = device_machine()
@@ -38,18 +38,18 @@ def cuda_target(gpu: Machine | None) -> Target:
 
 
 def workspace() -> Workspace:
-    """What memory the kernels of tiles take."""
+    """The scratch memory that the kernels of tiles need."""
     return Workspace(_scratch, lambda *_: 0, lambda _: 0)
 
 
 @lru_cache(maxsize=1024)
 def _scratch(step: Tile | HostCall, gpu: Machine) -> int:
-    """What the kernels of a tile share, computed as the cost model chooses; a way by tuning may take more."""
+    """The scratch memory that the kernels of a tile share, for the cost model's choice; a tuned way may need more."""
     return tile_source(step, "tile", gpu).scratch if isinstance(step, Tile) else 0
 
 
 def executable(gpu: Machine, program: Program, module: Module, options) -> Executable:
-    """An Executable over CUDA C; nothing is compiled before it is saved or first called."""
+    """An Executable of CUDA C; it is compiled when it is saved or first called."""
     ways: list[str] = []
     if options.tuning is not None:
         from hloc.targets.cuda.execution.tuning import chosen_ways
@@ -105,7 +105,7 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
 
 
 def image(sources: CudaSources, gpu: Machine, options) -> bytes:
-    """The cubin of a program: from the cache, else compiled. Raises BuildError."""
+    """The cubin of a program, from the cache or compiled. Raises BuildError."""
     text = sources.single_file()
     key = cache.digest("cubin", gpu.arch, str(compiler.compiler_version()), str(precision_of(options.passes)), text)
     found = cache.opened(key, ".cubin")
@@ -120,7 +120,7 @@ def image(sources: CudaSources, gpu: Machine, options) -> bytes:
 
 
 def load_cubin(path: Path) -> Executable:
-    """A saved .cubin as an Executable. Raises RunError for a file that hloc did not write, or was changed."""
+    """A saved .cubin as an Executable. Raises RunError for a file that was not written by hloc, or was changed."""
     packed = container.read(path)
     if host_calls(packed.steps):
         names = ", ".join(sorted({repr(call.target) for call in host_calls(packed.steps)}))

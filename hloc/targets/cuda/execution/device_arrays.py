@@ -1,10 +1,10 @@
-"""Arrays in a GPU's memory: results that stay there, and arguments that are there already.
+"""Arrays in a GPU's memory: results that stay there, and arguments that are already there.
 
     y, = exe(x, device=True); z, = other(y)          y never leaves the GPU
     torch.from_dlpack(y); cupy.asarray(y); np.asarray(y)
 
-A DeviceArray has its memory for itself: the next call of the program does not change it. Whoever asks for its memory
-waits until it is computed. `Fixed` stands for an argument of many calls, which is sent once (hloc/binding.py).
+A DeviceArray owns its memory: the next call of the program does not change it. A request for its memory waits until it
+is computed. `Fixed` is an argument of many calls, which is sent once (hloc/binding.py).
 """
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Fixed:
 
 
 class DeviceArray:
-    """A C-contiguous result in the memory of the first GPU, which is given back with the last reference to it.
+    """A C-contiguous result in the memory of the first GPU. The memory is freed with the last reference to the array.
 
-    It offers DLPack and __cuda_array_interface__; np.asarray copies it to the host.
+    It supports DLPack and __cuda_array_interface__; np.asarray copies it to the host.
     """
 
     def __init__(self, backend: CudaBackend, shape: Shape, source: int):
-        """A copy of what lies at `source`, once the backend's stream gets there. In the backend's context."""
+        """A copy of the data at `source`, made in order on the backend's stream. In the backend's context."""
         self.dtype: np.dtype[Any] = numpy_dtype(shape.element_type)
         self.shape: tuple[int, ...] = shape.dimensions
         self._maker: CudaBackend | None = backend               # until it is computed
@@ -64,7 +64,7 @@ class DeviceArray:
         return self.size * self.dtype.itemsize
 
     def view(self) -> DeviceView:
-        """Its memory, computed."""
+        """Its memory; waits until it is computed."""
         if self._maker is not None:
             self._maker.wait()
             self._maker = None
@@ -81,8 +81,8 @@ class DeviceArray:
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
                    copy: Any = None) -> object:
-        """A capsule that keeps this array. Raises BufferError for another device, a copy, or a type that DLPack does
-        not name."""
+        """A capsule that keeps this array alive. Raises BufferError for another device, a copy, or a type that DLPack
+        does not define."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__() or copy:
             raise BufferError("hloc hands out its own memory on the GPU, and no copy")
         return dlpack.capsule_of(self.view())
@@ -103,7 +103,7 @@ _living: weakref.WeakSet[Allocation] = weakref.WeakSet()
 
 
 class Allocation:
-    """Memory on the GPU, given back with the last reference, or when Python ends. Made in the context."""
+    """Memory on the GPU, freed with the last reference, or when Python exits. Made in the context."""
 
     def __init__(self, cuda: Any, context: Any, size: int):
         self.cuda, self.context = cuda, context
@@ -133,8 +133,8 @@ class Allocation:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """The context for a while. Where a fault has ended it, nothing in it is given back: the driver does that when
-        the process ends."""
+        """A context manager for the GPU context. If a fault has destroyed that context, nothing in it is freed: the
+        driver does that when the process exits."""
         self.context.push()
         try:
             yield
@@ -146,8 +146,8 @@ class Allocation:
 
 @lru_cache(maxsize=1)
 def _register() -> None:
-    """Memory goes back before the context does: functions of atexit run in the reverse order, and this one is
-    registered behind that of the context (runtime.primary_context)."""
+    """Frees memory before the context is released: atexit runs functions in reverse order of registration, and this one
+    is registered after that of the context (runtime.primary_context)."""
     atexit.register(_close_all)
 
 

@@ -1,9 +1,9 @@
-"""CUDA graphs: a stretch of a plan recorded once and started again with one call.
+"""CUDA graphs: consecutive steps of a plan are captured once and launched again with one call.
 
     graph = Graph(stream, lambda: launch everything on the stream);  graph.launch();  graph.close()
 
-PyCUDA knows no graphs: these are seven functions of the driver's library, called on PyCUDA's stream. While a stream
-records, nothing on it runs, and whoever waits for it gets an error.
+PyCUDA has no graphs: this file calls seven functions of the driver's library on PyCUDA's stream. During the capture of
+a stream nothing on it runs, and waiting for it is an error.
 
     parts((Launch, Copy, WhileLoop without trip count, Launch, Launch))
       -> [Part((Launch, Copy), 2), Part((WhileLoop,), None), Part((Launch, Launch), 2)]
@@ -19,21 +19,21 @@ from typing import NamedTuple
 from hloc.errors import RunError
 from hloc.kernels.plan import Branch, Copy, Launch, Step, WhileLoop
 
-THREAD_LOCAL = 1                    # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may use the driver meanwhile
+THREAD_LOCAL = 1                    # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may still use the driver
 ONE_BY_ONE = "HLOC_CUDA_WAIT=on runs the kernels one by one and names the one that fails"
-FAULTS = (700, *range(702, 720))    # of the device: any later call reports them again
-MOST_NODES = 20_000                 # of one graph; loops beyond are replayed body by body
+FAULTS = (700, *range(702, 720))    # errors of the device: any later call reports them again
+MOST_NODES = 20_000                 # of one graph; a loop with more is replayed one iteration at a time
 
 
 class Part(NamedTuple):
-    """Steps in a row. nodes: of the graph that they make, or None where the host must look in between."""
+    """Consecutive steps. nodes: of the graph that they form, or None if the host must read a value in between."""
 
     steps: tuple[Step, ...]
     nodes: int | None
 
 
 def nodes_of(step: Step) -> int | None:
-    """How many nodes a step makes in a graph; None where only the host knows what to do next."""
+    """The number of nodes of a step in a graph; None if only the host can decide the next operation."""
     if isinstance(step, (Launch, Copy)):
         return 1
     if isinstance(step, WhileLoop) and step.trip_count is not None:
@@ -44,7 +44,7 @@ def nodes_of(step: Step) -> int | None:
 
 
 def parts(steps: Sequence[Step]) -> list[Part]:
-    """Cut a plan into stretches that are one graph each, and steps that are none."""
+    """Splits a plan into runs of steps that are one graph each, and steps that cannot be in a graph."""
     found: list[Part] = []
     for step in steps:
         nodes = nodes_of(step)
@@ -57,7 +57,7 @@ def parts(steps: Sequence[Step]) -> list[Part]:
 
 
 def forbids(steps: Sequence[Step]) -> list[str]:
-    """Why a plan is not one graph: the steps at which the host must look, those in counted loops too, in words."""
+    """Why a plan is not one graph, in words: the steps that need the host, also those in counted loops."""
     found = []
     for step in steps:
         if nodes_of(step) is not None:
@@ -71,7 +71,7 @@ def forbids(steps: Sequence[Step]) -> list[str]:
 
 
 def in_words(steps: Sequence[Step]) -> str:
-    """How a plan runs from its second run on: one CUDA graph; 3 CUDA graphs, between which ..."""
+    """How a plan runs from its second run on, in words: one CUDA graph; 3 CUDA graphs, between which ..."""
     nodes, why = [part.nodes for part in parts(steps)], dict.fromkeys(forbids(steps))
     count = sum(n is not None and n > 1 for n in nodes)
     if not why:
@@ -87,8 +87,8 @@ def library():
 
 
 class Graph:
-    """What `record` puts on a stream (one with PyCUDA's `handle`), to be started as one. `close` gives its memory back;
-    so does the end of the object."""
+    """The operations that `record` puts on a stream (one with PyCUDA's `handle`), launched together. `close` frees its
+    memory, and so does the object's finalizer."""
 
     def __init__(self, stream, record: Callable[[], None]):
         self.driver, self.stream = library(), ctypes.c_void_p(int(stream.handle))
@@ -103,10 +103,10 @@ class Graph:
         finally:
             self._do("cuGraphDestroy", graph)
         self.close = weakref.finalize(self, self.driver.cuGraphExecDestroy, self.instance)
-        self.close.atexit = False               # then the context may be gone, and the graph with it
+        self.close.atexit = False               # at exit the context may be destroyed, and the graph with it
 
     def launch(self) -> None:
-        """Start all of it on the stream."""
+        """Launches the graph on the stream."""
         self._do("cuGraphLaunch", self.instance, self.stream)
 
     def _do(self, name: str, *arguments) -> None:

@@ -1,7 +1,7 @@
-"""One kernel, measured on the GPU that is here: every way it could take, its results compared, the fastest right one.
+"""Measures every way (variant) of one kernel on this GPU, compares their results, and chooses the fastest correct one.
 
-In: a Tile and the GPU. Out: a Measured. All ways are one program, each a kernel of its own; the first (the cost
-model's choice among those without wgmma) is the one whose results the others must have.
+In: a Tile and the GPU. Out: a Measured. Each way is a kernel of the same computation. The first one is the cost model's
+choice among those without wgmma; the results of the others must agree with its results.
 """
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from hloc.targets.cuda.tiles.source import ways
 from hloc.targets.cuda.tiles.tensor_cores import TF32
 
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 5, 50, 0.02
-RANDOM_ELEMENTS = 1 << 20           # of which large inputs are made by repetition
-# How far results may lie apart, of the largest one: sums of another order, rounded once.
+RANDOM_ELEMENTS = 1 << 20           # large inputs repeat this many random elements
+# The largest difference relative to the largest result: sums in another order, rounded once.
 TOLERANCE = {"f64": 1e-11, "c128": 1e-11, "f32": 1e-4, "c64": 1e-4, "f16": 4e-3, "bf16": 3e-2, "s4": 0, "u4": 0}
-BLOCK = 1 << 18                     # elements that are compared at once: as many as caches hold
+BLOCK = 1 << 18                     # elements that are compared at once: they fit into the caches
 ROUGH = 0.3                         # for types of 8 bits and less
-TF32_ERROR = 3e-3                # wgmma cuts off what mma.sync's words are rounded to
+TF32_ERROR = 3e-3                # wgmma truncates its operands; those of mma.sync are rounded
 
 
 def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
-    """names: of the ways to try, the first one is right; all, if none are given. Raises RunError where the GPU stops,
-    or where no way is right."""
+    """names: the ways to try, the first of which is correct; all ways if none are given. Raises RunError if the GPU
+    faults, or if no way is correct."""
     names = names or _safest_first(ways(tile, gpu))
     random = np.random.default_rng(0)
     inputs = [input_of(tile, b, random) for b in tile.buffers if b.access != "write"]
@@ -42,7 +42,7 @@ def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
     for name in names:
         try:
             backend = _loaded(tile, name, gpu)
-        except (BuildError, RunError) as error:              # no library; too much shared memory
+        except (BuildError, RunError) as error:              # e.g. no library, or too much shared memory
             if name == names[0]:
                 raise
             refused[name] = error.message.splitlines()[0]
@@ -61,17 +61,17 @@ def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
 
 
 def _safest_first(names: list[str]) -> list[str]:
-    """Ways that no other needs to vouch for come first: results of wgmma are compared with those of mma.sync."""
+    """Ways without wgmma first: they are the reference for the results of wgmma."""
     return sorted(names, key=lambda name: "wgmma" in name)
 
 
 def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0) -> bool:
-    """The same results, up to the order of sums; least: what they may lie apart in any case. NaN agrees with nothing
-    but NaN at the same place."""
+    """Whether two results are equal up to the order of sums; least: a difference that is always allowed. NaN agrees
+    only with NaN at the same position."""
     if ELEMENT_TYPES[type].kind not in ("float", "complex"):
         return bool(np.array_equal(actual, expected))
     actual, expected = np.ascontiguousarray(actual).reshape(-1), np.ascontiguousarray(expected).reshape(-1)
-    if np.array_equal(actual.view(np.uint8), expected.view(np.uint8)):     # as most ways are: their sums have one order
+    if np.array_equal(actual.view(np.uint8), expected.view(np.uint8)):     # most ways have the same order of sums
         return True
     wide = np.complex128 if ELEMENT_TYPES[type].kind == "complex" else \
         np.float32 if ELEMENT_TYPES[type].bytes < 4 else np.float64
@@ -95,7 +95,7 @@ def _loaded(tile: Tile, way: str, gpu: Machine):
 
 
 def _run(backend, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
-    """Its results, and its seconds on the device."""
+    """The results of a run, and its seconds on the device."""
     try:
         backend.send(inputs)
         backend.run()
@@ -113,7 +113,7 @@ def _container(sources: CudaSources, gpu: Machine) -> Container:
 
 
 def program_of(tile: Tile) -> Program:
-    """The kernel alone: what it reads are parameters, what it writes are results, what it changes is both."""
+    """A program of this kernel alone: buffers that it only writes are results, all others parameters."""
     parameters, results, places = [], [], []
     for buffer in tile.buffers:
         own, region = (parameters, "parameter") if buffer.access != "write" else (results, "result")
@@ -127,8 +127,8 @@ def _written_types(tile: Tile) -> list[str]:
 
 
 def input_of(tile: Tile, buffer: Buffer, random: np.random.Generator) -> np.ndarray:
-    """Random numbers of which no sum overflows; never zeros, which multiply faster on some devices. Groups of rows are
-    of one size."""
+    """Random numbers whose sums do not overflow; never zeros, which multiply faster on some devices. Groups of rows
+    have the same size."""
     facts = dict(tile.parameters)
     if "groups" in facts and buffer.name == facts["groups"][1]:
         return np.full(buffer.size, facts["sizes"][0] // buffer.size, numpy_dtype(buffer.type))
@@ -141,7 +141,7 @@ def input_of(tile: Tile, buffer: Buffer, random: np.random.Generator) -> np.ndar
 
 
 def seconds_of(work: Callable[[], None], cuda, stream, context) -> float:
-    """The median seconds of `work`, which only starts things on the stream, by the device's clock."""
+    """The median seconds of `work`, which only enqueues operations on the stream, by the device's clock."""
     context.push()
     try:
         for _ in range(2):

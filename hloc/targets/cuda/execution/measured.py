@@ -1,4 +1,4 @@
-"""What was measured of one kernel: what measure.py finds and tuning.py keeps in a file."""
+"""The measurements of one kernel, made by measure.py and stored in a file by tuning.py."""
 from __future__ import annotations
 
 import math
@@ -8,7 +8,7 @@ from hloc.kernels.ir import Tile
 
 
 class Measured(NamedTuple):
-    """One kernel: the way that won, the microseconds of each that was right, and why the others are none."""
+    """One kernel: the fastest way, the microseconds of each correct way, and why each other way was refused."""
 
     kernel: str
     way: str
@@ -17,7 +17,7 @@ class Measured(NamedTuple):
 
 
 def describe(tile: Tile) -> str:
-    """A kernel in a few words: gemm bf16 4096x4096x1024."""
+    """A short description of a kernel: gemm bf16 4096x4096x1024."""
     facts = dict(tile.parameters)
     sizes = facts.get("sizes") or (facts.get("batch"), *facts.get("size", ()), facts.get("lhs_features"),
                                    facts.get("features"))

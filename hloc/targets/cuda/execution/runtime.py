@@ -1,15 +1,15 @@
-"""Running a container on a GPU through PyCUDA: one module, one allocation, an own stream.
+"""Runs a container on a GPU through PyCUDA, with one module, one allocation and a separate stream.
 
 In: a Container and arrays of the host or the device. Out: arrays of the host, or of the device (device_arrays.py).
-PyCUDA and the driver are imported here and nowhere else; what is missing (package, driver, device, memory,
-architecture) is one RunError that says so.
+Only this file imports PyCUDA and the driver. If something is missing (package, driver, device, memory, architecture),
+it raises one RunError that names it.
 
     backend = CudaBackend(packed, {}); backend(arrays)            send, run, fetch
     backend.send(arrays); backend.run(); backend.wait()           the data stays on the device: for measurements
 
-The first run waits after every kernel, so that a fault is told with the kernel's name and its HLO. From the second run
-on, stretches that need no look from the host are CUDA graphs (graphs.py); HLOC_CUDA_GRAPHS=off leaves these out, and
-HLOC_CUDA_WAIT=on waits after every kernel of every run. With a clock (step_clock.py) there are no graphs, either.
+The first run waits after every kernel, so that a fault is reported with the kernel's name and its HLO. From the second
+run on, consecutive steps that do not need the host are CUDA graphs (graphs.py). HLOC_CUDA_GRAPHS=off disables graphs;
+HLOC_CUDA_WAIT=on waits after every kernel of every run. A run with a clock (step_clock.py) also has no graphs.
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hloc.targets.host_calls import answered
 Argument = Union[np.ndarray, DeviceView, Fixed]
 NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for the default stream
 ALIGNMENT = 256                     # of each array in device memory
-STATIC_SHARED = 48 << 10            # what a kernel may have without asking
+STATIC_SHARED = 48 << 10            # bytes that a kernel may have without a request to the driver
 MIB = 1 << 20
 WITHOUT = "hloc run --target cpu runs HLO text without one"
 
@@ -78,16 +78,16 @@ def no_device() -> RunError:
 
 
 def pinned_pool():
-    """Page-locked memory for results, used again once nobody holds the array."""
+    """A pool of page-locked memory for results; memory is reused after the last reference to its array is gone."""
     from pycuda.tools import PageLockedMemoryPool
     return PageLockedMemoryPool()
 
 
 @lru_cache(maxsize=1)
 def primary_context(cuda):
-    """The device's primary context, one for the process: cuBLAS shares it, and results in page-locked memory, which may
-    outlive their program, belong to it. Given back when Python ends (PyCUDA's own destructor would call cuCtxDetach,
-    which primary contexts refuse)."""
+    """The device's primary context, one for the process. cuBLAS shares it. Results in page-locked memory belong to it
+    and may outlive their program. It is released when Python exits: PyCUDA's own destructor would call cuCtxDetach,
+    which fails for primary contexts."""
     try:
         context = cuda.Device(0).retain_primary_context()
     except cuda.Error as error:
@@ -99,7 +99,7 @@ def primary_context(cuda):
 
 @lru_cache(maxsize=1)
 def device_machine() -> Machine:
-    """Facts about the first GPU. Raises RunError where there is none."""
+    """Facts about the first GPU. Raises RunError if there is none."""
     cuda = driver()
     device = cuda.Device(0)
     major, minor = device.compute_capability()
@@ -112,15 +112,15 @@ def device_machine() -> Machine:
 
 
 class CudaBackend:
-    """Holds the context, the module, all memory and the graphs on the device; `close` gives them back."""
+    """Owns the context, the module, all memory and the graphs on the device; `close` releases them."""
 
     def __init__(self, packed: Container, functions: dict[HostCall, Callable], clock: StepClock | None = None):
         self.clock = clock
         self.cuda = driver()
         self.packed, self.host_functions = packed, functions
         self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
-        self.lock = threading.RLock()                       # threads take turns: the memory is one
-        self.resident: dict[int, weakref.ref] = {}   # of the parameters: what lies there for later calls
+        self.lock = threading.RLock()                       # one thread at a time: all runs use the same memory
+        self.resident: dict[int, weakref.ref] = {}   # number of a parameter -> the argument that its memory still holds
         self.libraries: dict[type, cublaslt.CublasLt | cudnn.Cudnn] = {}
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
@@ -146,7 +146,7 @@ class CudaBackend:
         for function, kernel in zip(self.functions, packed.kernels):
             if kernel.shared > STATIC_SHARED:
                 function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared)
-        mapped: dict[Launch, int] = {}                      # launch -> its number among those that need tensor maps
+        mapped: dict[Launch, int] = {}                      # launch -> its index among those that need tensor maps
         for step in launches(packed.steps):
             kernel = packed.kernels[step.kernel]
             if kernel.maps:
@@ -179,7 +179,7 @@ class CudaBackend:
         return library.product(kernel.product) if kind is cublaslt.LtProduct else library.convolution(kernel.product)
 
     def _refused(self, error) -> RunError:
-        """Why the driver does not take the image."""
+        """Why the driver rejects the image."""
         has, needs = self.cuda.get_driver_version(), self.packed.cuda
         if needs and has // 1000 < needs // 1000:
             return RunError(f"the NVIDIA driver is too old: it supports CUDA {_version(has)}, the program was compiled "
@@ -218,7 +218,7 @@ class CudaBackend:
         self.regions = {region: [base + place for place in own] for region, own in places.items()}
 
     def close(self) -> None:
-        """Give everything on the device back; the backend is of no use afterwards."""
+        """Releases everything on the device; the backend cannot be used afterwards."""
         if not self.lost:
             with _Inside(self):
                 self._release()
@@ -234,15 +234,15 @@ class CudaBackend:
         self.memory = self.module = self.functions = self.stream = None
 
     def check_lost(self) -> None:
-        """After an error: whether the context has died of it. If so, nothing in it is given back (each attempt would
-        only print the same error again): the driver does that when the process ends."""
+        """After an error: checks whether it has destroyed the context. If so, nothing in the context is freed, since
+        each attempt would print the same error again: the driver does that when the process exits."""
         try:
             self.cuda.Context.synchronize()
         except self.cuda.Error:
             if not self.lost:
                 self.lost = True
                 atexit.unregister(self.context.detach)
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))      # no destructor runs
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))      # the destructor never runs
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -253,22 +253,22 @@ class CudaBackend:
             return self.fetch()
 
     def on_device(self, arrays: Sequence[Argument]) -> tuple[DeviceArray, ...]:
-        """As a call, with results that stay on the device; does not wait for them."""
+        """Like a call, but the results stay on the device, and it does not wait for them."""
         with self.lock:
             self.send(arrays)
             if not all(_lasts(array) for array in arrays):
-                self.wait()                                 # for the copies: their owners may use the memory again
+                self.wait()                                 # for the copies: after that, owners may reuse the memory
             self.run()
             with _Inside(self):
                 places = zip(self.packed.results, self.regions["result"])
                 return tuple(DeviceArray(self, value.shape, address) for value, address in places)
 
     def fixed(self, array: np.ndarray | DeviceView) -> Fixed:
-        """What to hand in for an argument of many calls: it is copied when another lies in its place."""
+        """An argument of many calls: it is copied only if the program's memory holds another one."""
         return Fixed(array)
 
     def device_view(self, given: object) -> DeviceView | None:
-        """The memory of an argument that lies on the device, computed; None for any other."""
+        """The memory of an argument that is on the device, after it is computed; None for any other argument."""
         if isinstance(given, DeviceArray):
             return given.view()
         view = dlpack.device_view(given, int(self.stream.handle))
@@ -278,7 +278,7 @@ class CudaBackend:
         return view
 
     def send(self, arrays: Sequence[Argument]) -> None:
-        """Copy the parameters to the device, but for those that lie there since an earlier call."""
+        """Copies the parameters to the device, except those that are still there from an earlier call."""
         with _Inside(self):
             for number, (address, array) in enumerate(zip(self.regions["parameter"], arrays)):
                 resident = self.resident.pop(number, None)
@@ -290,7 +290,7 @@ class CudaBackend:
                 self.resident[number] = weakref.ref(array.array)
 
     def run(self) -> None:
-        """Run the plan on what is on the device; does not wait for its end but in the first run."""
+        """Runs the plan on the data on the device; waits for its end only in the first run."""
         with _Inside(self):
             if self.clock:
                 self.clock.begin()
@@ -319,7 +319,7 @@ class CudaBackend:
         return self.pool.allocate((shape.num_bytes,), np.uint8).view(dtype).reshape(shape.dimensions)
 
     def _send(self, address: int, array: np.ndarray | DeviceView) -> None:
-        """Copy to the device, or on it, as plain bytes: bf16 and its like have no buffer protocol."""
+        """Copies to the device, or on it, as plain bytes: bf16 and similar types have no buffer protocol."""
         if array.nbytes and isinstance(array, DeviceView):
             self.cuda.memcpy_dtod_async(address, array.address, array.nbytes, self.stream)
         elif array.nbytes:
@@ -327,7 +327,7 @@ class CudaBackend:
             self.cuda.memcpy_htod_async(address, data, self.stream)
 
     def _fetch(self, array: np.ndarray, address: int) -> None:
-        """Copy from the device into a contiguous array."""
+        """Copies from the device into a contiguous array."""
         if array.nbytes:
             self.cuda.memcpy_dtoh_async(array.reshape(-1).view(np.uint8), address, self.stream)
 
@@ -356,7 +356,7 @@ class CudaBackend:
         return self.graphs[id(part)]
 
     def _record(self, steps: Sequence[Step]) -> None:
-        """Launches, copies and counted loops, written out."""
+        """Records launches, copies and counted loops, the loops unrolled."""
         for step in steps:
             if isinstance(step, WhileLoop):
                 for _ in range(step.trip_count):
@@ -397,7 +397,7 @@ class CudaBackend:
         return int(value.view(dtype)[0])
 
     def _while(self, step: WhileLoop) -> None:
-        """A known number of trips needs no flag; else one byte is read per iteration."""
+        """Runs a loop. A known trip count needs no flag; else the host reads one byte per iteration."""
         with self.clock.loop(step) if self.clock else nullcontext(lambda: None) as turn:
             if step.trip_count is not None:
                 for _ in range(step.trip_count):
@@ -435,12 +435,12 @@ class CudaBackend:
 
 
 def _lasts(array: Argument) -> bool:
-    """Whether the memory of an argument stays as it is until all that is on the stream has run."""
+    """Whether the memory of an argument does not change until everything on the stream has run."""
     return isinstance(array, Fixed) or isinstance(array, DeviceView) and isinstance(array.holder, DeviceArray)
 
 
 class _Inside:
-    """The backend's context for a while; errors of the driver become RunErrors."""
+    """A context manager for the backend's GPU context; errors of the driver become RunErrors."""
 
     def __init__(self, backend: CudaBackend):
         self.backend = backend
@@ -459,7 +459,7 @@ class _Inside:
 
 
 def check_architecture(packed: Container, device: str, capability: tuple[int, int]) -> None:
-    """A cubin runs on GPUs of its major version from its minor one on; sm_90a and its like on exactly theirs."""
+    """A cubin runs on GPUs of its major and at least its minor version; one of sm_90a and similar on exactly these."""
     digits = packed.arch.removeprefix("sm_")
     number = digits.rstrip("af")
     if not number.isdigit():
@@ -474,7 +474,7 @@ def check_architecture(packed: Container, device: str, capability: tuple[int, in
 
 
 def launches(steps: Sequence[Step]) -> list[Launch]:
-    """All launches of a plan, in loops and branches too."""
+    """All launches of a plan, also those in loops and branches."""
     return [step for step in all_steps(steps) if isinstance(step, Launch)]
 
 

@@ -1,11 +1,11 @@
-"""What each step of a program takes on a GPU, by the device's clock: events before and behind it on the stream.
+"""Times each step of a program on a GPU by the device's clock, with events before and after it on the stream.
 
 In: the steps of a plan (StepTimes without times). Out: their times, and when each ran in the last run.
 
     clock = StepClock(steps, timed, loops);  CudaBackend(packed, {}, clock)(arrays);  clock.times(), clock.spans
 
-A program with a clock runs kernel by kernel, not as a CUDA graph. What the device takes to start a kernel, a few
-microseconds, is in its time. Host calls are timed by the host.
+A program with a clock runs kernel by kernel, not as a CUDA graph. The time of a kernel includes its launch on the
+device, a few microseconds. Host calls are timed by the host.
 """
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from hloc.kernels.plan import HostCall, Step, WhileLoop
 from hloc.run_trace import StepTime
 
-MOST_PENDING = 4096                 # pairs of events that are in use at once
-MOST_SPANS = 1 << 20                # of one run
+MOST_PENDING = 4096                 # the most pairs of events in use at once
+MOST_SPANS = 1 << 20                # the most of one run
 
 
 class Span(NamedTuple):
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something about a loop that happened before the span of this number: "begin", "turn" or "end"."""
+    """An event of a loop before the span of this number: "begin", "turn" (of an iteration) or "end"."""
 
     what: str
     loop: int
@@ -38,10 +38,10 @@ class Mark(NamedTuple):
 
 
 class StepClock:
-    """steps: those of the plan that are timed, the very objects; rows: what is known of each, its runs and seconds 0;
-    loops: of the plan, likewise. `cuda` is PyCUDA's driver module, of which only Event is asked.
+    """steps: the timed steps of the plan, by object identity; rows: a StepTime of each, with runs and seconds 0;
+    loops: of the plan, also by identity. `cuda` is PyCUDA's driver module; only its Event is used.
 
-    began, ended    nanoseconds of CLOCK_MONOTONIC, of the last run; started: when its first step went to the device
+    began, ended    nanoseconds of CLOCK_MONOTONIC, of the last run; started: when its first step was enqueued
     """
 
     def __init__(self, steps: Sequence[Step], rows: Sequence[StepTime], loops: Sequence[WhileLoop] = ()):
@@ -59,19 +59,19 @@ class StepClock:
         self._first: Any = None
 
     def begin(self) -> None:
-        """A run begins."""
+        """Called at the begin of a run."""
         self.spans, self.marks, self._first = [], [], None
         self.began = self.started = self.ended = time.monotonic_ns()
         self.lost = 0
 
     def end(self) -> None:
-        """It ends, when all that is on the stream has."""
+        """Called at the end of a run; waits for the timed steps."""
         self.collect()
         self.ended = time.monotonic_ns()
 
     @contextmanager
     def loop(self, step: WhileLoop) -> Iterator[Callable[[], None]]:
-        """Notes a loop; what this gives is to be called as an iteration begins."""
+        """Records a loop; gives a function that is to be called at the begin of each iteration."""
         number = self.loop_numbers[id(step)]
         self._mark("begin", number)
         yield lambda: self._mark("turn", number)
@@ -83,7 +83,7 @@ class StepClock:
 
     @contextmanager
     def around(self, step: Step, cuda: Any, stream: Any) -> Iterator[None]:
-        """Time what is put on the stream inside."""
+        """Times the operations that the with block enqueues on the stream."""
         before, after = self._event(cuda), self._event(cuda)
         if not self.spans and not self._pending:
             self.started = time.monotonic_ns()
@@ -96,7 +96,7 @@ class StepClock:
 
     @contextmanager
     def around_host(self, step: Step) -> Iterator[None]:
-        """Time what the host does inside; the stream is idle before and behind it."""
+        """Times the host's work in the with block; the stream is idle before and after it."""
         self.collect()
         start = time.perf_counter()
         yield
@@ -107,7 +107,7 @@ class StepClock:
         self._count(Span(number, begun, seconds))
 
     def collect(self) -> None:
-        """Wait for the steps that were timed, and count them."""
+        """Waits for the steps that were timed, and adds their times."""
         if not self._pending:
             return
         self._pending[-1][2].synchronize()
@@ -119,7 +119,7 @@ class StepClock:
         self._pending.clear()
 
     def times(self) -> tuple[StepTime, ...]:
-        """What the steps took since this was asked last."""
+        """The times of the steps since the last call of this method."""
         told = tuple(row._replace(runs=runs, seconds=seconds)
                      for row, runs, seconds in zip(self.rows, self._runs, self._seconds))
         self._runs, self._seconds = [0] * len(self.rows), [0.0] * len(self.rows)

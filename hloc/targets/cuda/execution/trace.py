@@ -1,7 +1,7 @@
-"""When each step of a program ran on a GPU: what a StepClock noted, as a RunTrace.
+"""When each step of a program ran on a GPU: the records of a StepClock as a RunTrace.
 
-In: the clock of a finished run, and how many iterations of each loop stay one by one. Out: the trace of that run. The
-device's clock and the host's have no common beginning: the first step begins when the host put it on the stream.
+In: the clock of a finished run, and how many iterations of each loop stay separate. Out: the trace of that run. The
+clocks of the device and of the host have no common origin: the first step begins when the host enqueued it.
 
     trace_of(clock, 20, live).slices
 """
@@ -19,7 +19,7 @@ TRACKS = {HOST: "calls", STREAM: "stream"}
 
 
 class Stretch(NamedTuple):
-    """Consecutive spans: of a loop, of an iteration, or of all iterations from `count` on where it is folded."""
+    """Consecutive spans: of a loop, of an iteration, or, if folded, of all iterations from `count` on."""
 
     kind: str
     loop: int
@@ -29,7 +29,7 @@ class Stretch(NamedTuple):
 
 
 def trace_of(clock: StepClock, turns: int, live: Mapping[Instruction, int]) -> RunTrace:
-    """The last run. turns: iterations of each loop that are slices of their own; live: see RunTrace."""
+    """The last run. turns: iterations of each loop that are separate slices; live: see RunTrace."""
     times = _times(clock)
     stretches = _stretches(clock.marks, len(times), turns)
     folded = sorted((s.first, s.last) for s in stretches if s.kind == FOLDED)
@@ -50,7 +50,8 @@ def trace_of(clock: StepClock, turns: int, live: Mapping[Instruction, int]) -> R
 
 
 def _times(clock: StepClock) -> list[tuple[int, int]]:
-    """Begin and end of each span. Events are exact to half a microsecond: what would overlap begins later."""
+    """Begin and end of each span. Events have a resolution of half a microsecond: a span that would overlap the one
+    before begins later."""
     found: list[tuple[int, int]] = []
     before = clock.started
     for span in clock.spans:
@@ -61,10 +62,10 @@ def _times(clock: StepClock) -> list[tuple[int, int]]:
 
 
 def _stretches(marks: Sequence[Mark], count: int, turns: int) -> list[Stretch]:
-    """Loops and their iterations; those behind the first `turns` are one stretch, inside of which nothing is noted."""
+    """Loops and their iterations; those after the first `turns` are one stretch, which contains no other stretches."""
     found: list[Stretch] = []
     loops: list[list[int]] = []                          # first span, begin of the iteration, iterations
-    folds = 0                                            # open loops of which iterations are folded
+    folds = 0                                            # open loops with folded iterations
     for what, loop, span in marks:
         place = min(span, count)
         if what == "begin":

@@ -1,14 +1,14 @@
-"""The tuning file: which of its ways a kernel takes, as measured on a device.
+"""The tuning file: the fastest way (variant) of each kernel, as measured on a device.
 
-In: the kernels of a program, the GPU, a file. Out: a way (a label of tiles.ways) for each kernel; "" where the cost
-model chooses. With that GPU here, kernels that the file does not know are measured first (measure.py) and added to it.
+In: the kernels of a program, the GPU, a file. Out: a way (a label of tiles.ways) for each kernel; "" if the cost model
+chooses. If that GPU is present, kernels that are not in the file are first measured (measure.py) and added to it.
 
     {"hloc_tuning": 1, "measured": {"NVIDIA H200, CUDA 13.0": {"3f2a...": {"kernel": "gemm bf16 4096x4096x1024",
        "way": "128x256x64 3 stages", "microseconds": {"128x256x64 3 stages": 61.2, ...}, "refused": {}}}},
      "sha256": "..."}
 
-Kernels are keyed by the hash of their structure and of hloc's own templates: another hloc measures again. Nothing of a
-file is run: a label that hloc does not know itself is refused.
+The key of a kernel is a hash of its structure and of hloc's own templates: another version of hloc measures again. No
+content of a file is executed: a label that hloc does not know is refused.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tuning(NamedTuple):
 
 
 def key_of(tile: Tile) -> str:
-    """The same for kernels that are the same code."""
+    """The key of a kernel, the same for kernels with the same code."""
     return cache.digest(repr(tile.structure()), templates_identity())
 
 
@@ -52,15 +52,15 @@ def templates_identity() -> str:
 
 
 def tunable(kernels: Sequence[Kernel | Tile], gpu: Machine) -> dict[str, Tile]:
-    """Key -> kernel, of those that have more than one way."""
+    """Key -> kernel, for kernels with more than one way."""
     return {key_of(k): k for k in kernels if isinstance(k, Tile) and len(ways(k, gpu)) > 1}
 
 
 def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, report=None) -> list[str]:
     """The way of each kernel. report(stage, done, total) is called while kernels are measured.
 
-    Raises RunError: a file that is damaged or not hloc's, a file of other devices where this one is not here, a kernel
-    that stops the GPU while it is measured.
+    Raises RunError for a file that is damaged or not hloc's, for a file of other devices if this one is not present,
+    and for a kernel that faults while it is measured.
     """
     wanted = tunable(kernels, gpu)
     here = _device_here(gpu) if presence.device_present() else None
@@ -90,7 +90,7 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
 
 
 def _device_here(gpu: Machine) -> str | None:
-    """The name in the file of the device that is here, where it is the one to compile for."""
+    """The file's name of the device that is present, if it is the one to compile for; else None."""
     from hloc.targets.cuda.execution.runtime import device_machine, driver
     here = device_machine()
     if gpu not in (here, device_named(here.name, here.arch)):
@@ -100,7 +100,7 @@ def _device_here(gpu: Machine) -> str | None:
 
 
 def _of_gpu(path: Path, tuning: Tuning, gpu: Machine) -> dict[str, Measured]:
-    """What was measured on such a GPU, with the latest driver."""
+    """The measurements on such a GPU, those with the latest driver."""
     fitting = [name for name in tuning.measured
                if (known := device_named(name.rpartition(", CUDA ")[0], "")) is not None and known.name == gpu.name]
     if not fitting:
@@ -116,7 +116,7 @@ def _version(name: str) -> list[int]:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 def read(path: Path) -> Tuning:
-    """Raises RunError for a file that is not there, is damaged, or that hloc did not write."""
+    """Reads a file. Raises RunError for one that does not exist, is damaged, or was not written by hloc."""
     try:
         data = json.loads(files.read(path, LARGEST_FILE), parse_constant=_refuse)
         if data["hloc_tuning"] != VERSION:
@@ -135,7 +135,7 @@ def read(path: Path) -> Tuning:
 
 
 def _add(path: Path, device: str, key: str, row: Measured) -> None:
-    """One kernel more, beside what other processes have added meanwhile."""
+    """Adds one kernel, and keeps those that other processes have added since."""
     with cache.lock(cache.digest(str(path.resolve()))):
         tuning = read(path) if path.exists() else Tuning({})
         tuning.measured.setdefault(device, {})[key] = row
@@ -143,7 +143,7 @@ def _add(path: Path, device: str, key: str, row: Measured) -> None:
 
 
 def write(path: Path, tuning: Tuning) -> None:
-    """As a whole or not at all. Raises RunError where that cannot be."""
+    """Writes the file atomically. Raises RunError if that is not possible."""
     rows = {device: {key: {"kernel": m.kernel, "way": m.way, "microseconds": m.microseconds, "refused": m.refused}
                      for key, m in own.items()} for device, own in tuning.measured.items()}
     text = json.dumps({"hloc_tuning": VERSION, "measured": rows, "sha256": _seal(rows)}, indent=1) + "\n"

@@ -1,10 +1,10 @@
-"""Which convolutions cuDNN can take: a "convolution" Tile -> a CudnnConvolution and its kernels, or None.
+"""Which convolutions cuDNN can compute: a "convolution" Tile -> a CudnnConvolution and its kernels, or None.
 
-In: the Tile. Out: one of the library's three convolutions: forward; that of the image's gradient, where the image is
-spread out (base dilation); that of the filter's gradient, where the window is larger than the result. Filters have the
-library's own order: a kernel before the call packs them, or one behind it stores what was computed, and with it the
-Tile's epilogue. Forward convolutions with channels last may add a bias for each feature, and end in a ReLU; other
-epilogues stay with the own kernels.
+In: the Tile. Out: one of the library's three convolutions: forward; the gradient of the image, if the image has a base
+dilation; the gradient of the filter, if the window is larger than the result. Filters have the library's own layout: a
+kernel before the call packs them, or a kernel after it stores the computed filter and applies the Tile's epilogue.
+Forward convolutions with channels last may have an epilogue of a bias for each feature and a ReLU. Tiles with other
+epilogues use hloc's own kernels.
 """
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hloc.targets.cuda.tiles.convolutions import constants_of, epilogue
 from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct
 from hloc.targets.printer import c_type, comment, expression
 
-SMALLEST = 1 << 24                  # multiply-adds below which the call costs more than the convolution
+SMALLEST = 1 << 24                  # multiply-adds; with fewer the call costs more than the convolution
 THREADS = 256
 
 
 def library_convolution(tile: Tile) -> CudnnConvolution | None:
-    """None where the library cannot do it, or not in one call."""
+    """The library's convolution; None if the library cannot compute it in one call."""
     if tile.prologues:
         return None
     facts = dict(tile.parameters)
@@ -64,13 +64,13 @@ def _forward(tile: Tile, facts: dict) -> CudnnConvolution | None:
 
 
 def _in_place(tile: Tile, facts: dict, position: Expr) -> bool:
-    """An element is stored where the convolution's own result would be; asked of results with channels last."""
+    """Whether an element is stored at its position without an epilogue; used for results with channels last."""
     (own,) = epilogue(tile._replace(epilogue=()), facts, facts["types"][1])
     return affine(position, {}) == affine(own.position, {})
 
 
 def _image_gradient(tile: Tile, facts: dict) -> CudnnConvolution | None:
-    """The image is what a convolution of stride `base_dilation` has made; its windows lie the other way around."""
+    """The image is the result of a convolution with stride `base_dilation`, whose windows are reversed."""
     if tile.epilogue or facts["feature_groups"] != 1 or max(facts["stride"]) > 1:
         return None
     padding = tuple((w - 1) * d - p for w, d, p in zip(facts["window"], facts["window_dilation"], facts["padding_low"]))
@@ -80,7 +80,7 @@ def _image_gradient(tile: Tile, facts: dict) -> CudnnConvolution | None:
 
 
 def _filter_gradient(tile: Tile, facts: dict) -> CudnnConvolution | None:
-    """Batch and features of the image have changed places; the windows are what a convolution has made."""
+    """Batch and features of the image are exchanged; the windows are the result of a convolution."""
     if facts["feature_groups"] != 1 or max(facts["base_dilation"]) > 1 or any(facts["reversal"]):
         return None
     offset, batch, feature, *spatial = facts["lhs"]
@@ -96,7 +96,7 @@ def _filter_gradient(tile: Tile, facts: dict) -> CudnnConvolution | None:
 def _convolution(tile: Tile, facts: dict, direction: str, filter: tuple[int, ...], x: Tensor, y: Tensor,
                  padding: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], groups: int
                  ) -> CudnnConvolution:
-    """With as many spatial dimensions as the library's tensors have at least."""
+    """The convolution, padded to the fewest spatial dimensions of the library's tensors."""
     more = max(0, 4 - len(filter))
 
     def wide(numbers: tuple[int, ...], one: int, before: int = 0) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def _number(tile: Tile, name: str) -> int:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 def convolution_call(tile: Tile, name: str, gpu: Machine, c: CudnnConvolution) -> tuple[str, tuple[Geometry, ...], int]:
-    """Text, launches and scratch bytes: the call, and the kernel that packs or stores the filter."""
+    """Text, launches and scratch bytes of the call and of the kernel that packs or stores the filter."""
     facts = dict(tile.parameters)
     lines = comment((*tile.origin, f"computed by cuDNN, {cudnn.DIRECTIONS[c.direction]}"))
     call = Geometry(name, (1, 1, 1), (1, 1, 1), product=c)

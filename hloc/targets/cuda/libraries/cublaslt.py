@@ -1,12 +1,12 @@
 """cuBLASLt, NVIDIA's library of matrix products, through ctypes: nine functions and one struct.
 
-Not through nvmath-python: its bindings need packages of their own for the same nine calls, while the library itself is
-wherever JAX, PyTorch or a toolkit is; `pip install 'hloc[cublas]'` brings it elsewhere.
+Not through nvmath-python: its bindings need more packages for the same nine calls. The library itself comes with JAX,
+PyTorch or a toolkit; `pip install 'hloc[cublas]'` installs it on other machines.
 
     call = CublasLt(library()).product(LtProduct(...)); call(addresses, stream_handle)
 
-Column-major, as the library counts: D[rows, columns] = finish(A B), A rows x depth, B depth x columns. Nothing is
-imported or loaded before a program that calls it starts. Raises RunError: no library, a status that is not 0.
+Matrices are column-major, as in the library: D[rows, columns] = finish(A B), A rows x depth, B depth x columns. The
+library is loaded when a program that calls it starts. Raises RunError: no library, a status that is not 0.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.targets.cuda.libraries import finding
 
 WORKSPACE = 32 << 20                # bytes, NVIDIA's advice for Hopper
-ALIGNMENT = 16                      # bytes that every array is aligned to at least
+ALIGNMENT = 16                      # the least alignment of every array, in bytes
 NAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 # element type -> cudaDataType_t; type of the sums -> (cublasComputeType_t, type of alpha and beta)
 DATA = {"f32": 0, "f64": 1, "f16": 2, "s8": 3, "s32": 10, "bf16": 14}
@@ -35,8 +35,8 @@ MOST_WORKSPACE, ALIGNMENTS = 1, (5, 6, 7, 8)
 
 
 class Matrix(NamedTuple):
-    """A column-major matrix as it lies in memory: argument of the kernel and elements from its start, rows, columns,
-    elements from column to column and from matrix to matrix; transposed: it is used as its transpose."""
+    """A column-major matrix in memory: the argument of the kernel, the offset in it in elements, rows, columns, and the
+    strides in elements between columns and between matrices of a batch; transposed: its transpose is the operand."""
 
     argument: int
     offset: int
@@ -48,8 +48,8 @@ class Matrix(NamedTuple):
 
 
 class LtProduct(NamedTuple):
-    """element: of A and B; result: of D; sums: f32, f64 or s32; bias: the argument that holds one value per row of D,
-    or -1; epilogue: a key of EPILOGUES."""
+    """element: type of A and B; result: type of D; sums: f32, f64 or s32; bias: the argument with one value per row of
+    D, or -1; epilogue: a key of EPILOGUES."""
 
     element: str
     result: str
@@ -67,7 +67,7 @@ class LtProduct(NamedTuple):
 
     @staticmethod
     def from_json(row: list) -> LtProduct:
-        """Raises ValueError or TypeError for what is none."""
+        """Raises ValueError or TypeError if the row is not an LtProduct."""
         element, result, sums, batches, *matrices, epilogue, bias, bias_type = row
         a, b, d = (Matrix(*(int(n) for n in m[:6]), bool(m[6])) for m in matrices)
         product = LtProduct(str(element), str(result), str(sums), int(batches), a, b, d, str(epilogue), int(bias),
@@ -79,7 +79,7 @@ class LtProduct(NamedTuple):
         return product
 
     def fits(self, arguments: Sequence[int]) -> None:
-        """arguments: bytes of each, the workspace last. Raises ValueError where they are too small."""
+        """arguments: bytes of each, the workspace last. Raises ValueError if they are too small."""
         used = [(m.argument, m.offset + (self.batches - 1) * m.batch + (m.columns - 1) * m.leading + m.rows, type)
                 for m, type in ((self.a, self.element), (self.b, self.element), (self.d, self.result))]
         if self.bias >= 0:
@@ -97,12 +97,12 @@ class Heuristic(ctypes.Structure):
 
 
 def library():
-    """Of the wheel nvidia-cublas, of a toolkit, or of the system. Raises RunError."""
+    """The library of the wheel nvidia-cublas, of a toolkit, or of the system. Raises RunError."""
     return finding.load("cuBLASLt", "libcublasLt", NAMES, "cublas")
 
 
 class CublasLt:
-    """The library's handle in the context that is current."""
+    """The library's handle in the current context."""
 
     def __init__(self, loaded):
         self.library, self.handle = loaded, ctypes.c_void_p()
@@ -159,7 +159,7 @@ class CublasLt:
         return layout
 
     def _algorithm(self, product: LtProduct, description, layouts: list) -> Heuristic:
-        """The library's first choice."""
+        """The first algorithm that the library's heuristic returns."""
         preference, found, count = ctypes.c_void_p(), Heuristic(), ctypes.c_int()
         self._do("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
         settings = [(MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))]

@@ -1,13 +1,12 @@
 """cuDNN, NVIDIA's library of convolutions, through ctypes: some twenty-five functions and one struct.
 
-The functions for single convolutions, not the graph interface: they take strides as they are, say before they run how
-much workspace they want, and are the same in all of cuDNN 9. The library is wherever JAX or PyTorch with CUDA are;
-`pip install 'hloc[cudnn]'` brings it elsewhere.
+This file uses the functions for single convolutions, not the graph interface: they accept any strides, report the size
+of their workspace before they run, and are the same in all of cuDNN 9. The library comes with JAX or PyTorch with CUDA;
+`pip install 'hloc[cudnn]'` installs it on other machines.
 
     call = Cudnn(library()).convolution(CudnnConvolution(...)); call(addresses, stream_handle)
 
-Nothing is imported or loaded before a program that calls it starts. Raises RunError: no library, a status that is not
-0.
+The library is loaded when a program that calls it starts. Raises RunError: no library, a status that is not 0.
 """
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.targets.cuda.libraries import finding
 
 WORKSPACE = 64 << 20                # bytes
-ALIGNMENT = 256                     # of the workspace, behind the filter
+ALIGNMENT = 256                     # of the workspace, which follows the filter, in bytes
 NAMES = ("libcudnn.so.9", "libcudnn.so")
 MOST_ALGORITHMS = 8
 MOST_DIMENSIONS = 5                 # cuDNN's tensors have 4 or 5
@@ -31,17 +30,17 @@ SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32"}
 SCALARS = {"f32": ctypes.c_float, "f64": ctypes.c_double}
 FORMATS = {False: 0, True: 1}       # cudnnTensorFormat_t: NCHW, NHWC
 CROSS_CORRELATION = 1               # cudnnConvolutionMode_t
-# cudnnMathType_t: tensor cores (also on operands that are rounded for it); products of f32 at full precision
+# cudnnMathType_t: tensor cores; tensor cores with operands rounded for them; f32 products at full precision
 TENSOR_OP_MATH, ROUNDED_MATH, FMA_MATH = 1, 2, 3
 MATH = {"f32": FMA_MATH, "f64": 0, "f16": TENSOR_OP_MATH, "bf16": TENSOR_OP_MATH}
 DETERMINISTIC = 1                   # cudnnDeterminism_t
 RELU, IDENTITY, PROPAGATE_NAN = 1, 5, 1     # cudnnActivationMode_t, cudnnNanPropagation_t
-ONLY_WITHOUT_RELU = 1               # cudnnConvolutionFwdAlgo_t: the one that adds a bias and does nothing else
+ONLY_WITHOUT_RELU = 1               # cudnnConvolutionFwdAlgo_t: the one that adds a bias without a ReLU
 DIRECTIONS = {"forward": "Forward", "data": "BackwardData", "filter": "BackwardFilter"}
 
 
 class Tensor(NamedTuple):
-    """argument of the call; elements from its start; sizes and strides of (batch, features, spatial ...)."""
+    """The argument of the call; the offset in it in elements; sizes and strides of (batch, features, spatial ...)."""
 
     argument: int
     offset: int
@@ -50,15 +49,15 @@ class Tensor(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """Elements from the argument's start to the end."""
+        """Elements from the argument's start to the tensor's end."""
         return self.offset + sum((n - 1) * s for n, s in zip(self.sizes, self.strides)) + 1
 
 
 class CudnnConvolution(NamedTuple):
-    """direction: a key of DIRECTIONS. x is the image, y what the convolution makes of it; the one that is computed is y
-    (forward), x (data) or the filter. The filter (features, channels of a group, spatial ...) lies at the start of the
-    last argument, packed, channels last or before the spatial dimensions; the workspace follows it. bias: an argument
-    with a number for each feature that is added (forward), -1 for none; relu: what is negative then becomes 0."""
+    """direction: a key of DIRECTIONS. x is the image, y the result of the forward convolution. The call computes y
+    (forward), x (data) or the filter. The filter (features, channels of a group, spatial ...) is packed at the start of
+    the last argument, with channels last or before the spatial dimensions; the workspace follows it. bias: an argument
+    with a number for each feature that is added (forward), -1 for none; relu: a ReLU follows."""
 
     direction: str
     element: str
@@ -80,7 +79,7 @@ class CudnnConvolution(NamedTuple):
 
     @property
     def scratch(self) -> int:
-        """Bytes of the last argument."""
+        """The size of the last argument, in bytes."""
         return self.filter_bytes + WORKSPACE
 
     def to_json(self) -> list:
@@ -88,7 +87,7 @@ class CudnnConvolution(NamedTuple):
 
     @staticmethod
     def from_json(row: list) -> CudnnConvolution:
-        """Raises ValueError or TypeError for what is none."""
+        """Raises ValueError or TypeError if the row is not a CudnnConvolution."""
         direction, element, x, y, filter, last, padding, strides, dilations, groups, bias, relu = row[1:]
 
         def numbers(given) -> tuple[int, ...]:
@@ -109,7 +108,7 @@ class CudnnConvolution(NamedTuple):
         return found
 
     def consistent(self) -> bool:
-        """Sizes of image, filter and result belong together."""
+        """Whether the sizes of image, filter and result are consistent."""
         sizes = zip(self.x.sizes[2:], self.y.sizes[2:], self.filter[2:], self.padding, self.strides, self.dilations)
         return (all(s > 0 and made == 1 + (n + 2 * p - (w - 1) * d - 1) // s and n + 2 * p > (w - 1) * d
                     for n, made, w, p, s, d in sizes)
@@ -117,7 +116,7 @@ class CudnnConvolution(NamedTuple):
                 and self.x.sizes[1] == self.filter[1] * self.groups and self.filter[0] % self.groups == 0)
 
     def fits(self, arguments: Sequence[int]) -> None:
-        """arguments: bytes of each. Raises ValueError where they are too small."""
+        """arguments: bytes of each. Raises ValueError if they are too small."""
         width = ELEMENT_TYPES[self.element].bytes
         reads = [(t.argument, t.reach) for t in (self.x, self.y)] + [(self.bias, self.filter[0])] * (self.bias >= 0)
         if arguments[-1] < self.scratch or any(
@@ -126,7 +125,7 @@ class CudnnConvolution(NamedTuple):
 
 
 class Performance(ctypes.Structure):
-    """cudnnConvolutionFwdAlgoPerf_t, and the same of the other directions."""
+    """cudnnConvolutionFwdAlgoPerf_t, and the equal structs of the other directions."""
 
     _fields_ = [("algorithm", ctypes.c_int), ("status", ctypes.c_int), ("time", ctypes.c_float),
                 ("memory", ctypes.c_size_t), ("determinism", ctypes.c_int), ("math", ctypes.c_int),
@@ -134,12 +133,12 @@ class Performance(ctypes.Structure):
 
 
 def library():
-    """Of the wheel nvidia-cudnn, or of the system. Raises RunError."""
+    """The library of the wheel nvidia-cudnn, or of the system. Raises RunError."""
     return finding.load("cuDNN", "libcudnn", NAMES, "cudnn")
 
 
 class Cudnn:
-    """The library's handle in the context that is current."""
+    """The library's handle in the current context."""
 
     def __init__(self, loaded):
         self.library, self.handle = loaded, ctypes.c_void_p()
@@ -188,7 +187,7 @@ class Cudnn:
         return call
 
     def _after(self, c: CudnnConvolution) -> tuple[ctypes.c_void_p, ctypes.c_void_p] | None:
-        """Descriptors of the bias and of what follows it."""
+        """The descriptors of the bias and of the activation; None without them."""
         if c.bias < 0:
             return None
         ones = (1,) * (len(c.filter) - 2)
@@ -225,7 +224,8 @@ class Cudnn:
         return made
 
     def _algorithm(self, c: CudnnConvolution, order: tuple) -> Performance:
-        """The library's first choice among those that give the same numbers each time, and need no more workspace."""
+        """The library's first choice among deterministic algorithms with a workspace of at most WORKSPACE; for f32 only
+        at full precision."""
         found, count = (Performance * MOST_ALGORITHMS)(), ctypes.c_int()
         self._do(f"cudnnGetConvolution{DIRECTIONS[c.direction]}Algorithm_v7", self.handle, *order, MOST_ALGORITHMS,
                  ctypes.byref(count), found)

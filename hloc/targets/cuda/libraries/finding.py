@@ -1,4 +1,4 @@
-"""NVIDIA's shared libraries, wherever they are: of a wheel, of a toolkit, or of the system."""
+"""Finds NVIDIA's shared libraries: in a wheel, in a toolkit, or in the system."""
 from __future__ import annotations
 
 import ctypes
@@ -10,7 +10,7 @@ from hloc.errors import RunError
 
 
 def load(name: str, stem: str, system_names: Sequence[str], extra: str) -> ctypes.CDLL:
-    """name   for people;  stem   of the file, as "libcudnn";  extra   of hloc, that installs it. Raises RunError."""
+    """name: in messages; stem: of the file, e.g. "libcudnn"; extra: hloc's extra that installs it. Raises RunError."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
     found = [str(path) for folder in folders for path in sorted(folder.glob(f"*/lib/{stem}.so.*"))]

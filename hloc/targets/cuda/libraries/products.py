@@ -1,8 +1,8 @@
-"""Which products cuBLASLt can take: a "gemm" Tile -> an LtProduct, or None.
+"""Which matmuls cuBLASLt can compute: a "gemm" Tile -> an LtProduct, or None.
 
-In: the Tile. Out: its operands as column-major matrices, and the epilogue's name where the Tile's is one of the
-library's: a bias for each column, ReLU, GELU with tanh. Rounding between the product and its epilogue is left out, as
-XLA leaves it out where it calls the library.
+In: the Tile. Out: its operands as column-major matrices, and the name of its epilogue, which must be one of the
+library's: a bias for each column, ReLU, GELU with tanh. The product is not rounded before its epilogue, as in XLA's
+calls of the library.
 """
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
 from hloc.targets.cuda.tiles.products import Product
 from hloc.targets.cuda.tiles.tensor_cores import TF32
 
-SMALLEST = 1 << 21                  # multiply-adds below which the call costs more than the product
+SMALLEST = 1 << 21                  # multiply-adds; with fewer the call costs more than the product
 GELU_CUBIC, GELU_SCALE = 0.044715, 0.7978845608        # of gelu(x) = x / 2 (1 + tanh(scale (x + cubic x^3)))
-CLOSE = 4e-3                        # constants of a formula, which may have been rounded to bf16
+CLOSE = 4e-3                        # relative error of constants, which may have been rounded to bf16
 
 
 def library_product(tile: Tile) -> LtProduct | None:
-    """None where the library cannot do it, or not in one call."""
+    """The library's product; None if the library cannot compute it in one call."""
     if tile.prologues:
         return None
     facts = dict(tile.parameters)
@@ -31,7 +31,7 @@ def library_product(tile: Tile) -> LtProduct | None:
     names = [b.name for b in tile.buffers]
     stores = [b.name for b in tile.buffers if b.access != "read"]
     element = types["lhs"]
-    asked = facts.get("algorithm", TF32)    # the library multiplies all bits: more than that
+    asked = facts.get("algorithm", TF32)    # the library uses all bits of f32, more than TF32
     if stores != ["out0"] or asked != TF32 or "groups" in facts or types["rhs"] != element \
             or total != cublaslt.SUMS.get(element) or types["out0"] not in (element, total) \
             or m * n * k * outer * inner < SMALLEST:
@@ -61,7 +61,7 @@ def _strides(side: tuple[int, ...], down: int, across: int) -> tuple:
 
 def _matrix(argument: int, offset: int, batch: tuple[int, int], down: int, across: int, rows: int, columns: int,
             product: Product) -> Matrix | None:
-    """A matrix of strides, where one of its dimensions lies together and its batches have one stride."""
+    """A matrix with these strides; None unless one of its dimensions is contiguous and its batches have one stride."""
     outer, inner = batch
     if product.outer > 1 and product.inner > 1 and outer != product.inner * inner:
         return None
@@ -81,7 +81,7 @@ def _epilogue(tile: Tile, facts: dict, exchanged: bool) -> tuple[str, str] | Non
 
 
 def named_epilogue(tile: Tile, in_place: Callable[[Expr], bool], exchanged: bool = False) -> tuple[str, str] | None:
-    """The same, where in_place tells whether an element is stored where it would be without an epilogue."""
+    """The same; in_place tells whether an element is stored at its position without an epilogue."""
     if not tile.epilogue:
         return "", ""
     *lets, last = tile.epilogue
@@ -96,7 +96,7 @@ def named_epilogue(tile: Tile, in_place: Callable[[Expr], bool], exchanged: bool
 
 
 def _in_place(position: Expr, facts: dict) -> bool:
-    """The element is stored where the product's own result would be."""
+    """Whether the element is stored at its position without an epilogue."""
     outer, inner, row, column = facts["result"]
     many, each = facts["batches"]
     form = affine(position, {})
@@ -109,8 +109,8 @@ def _in_place(position: Expr, facts: dict) -> bool:
 
 
 def _normal(expr: Expr, known: Mapping[str, object], exchanged: bool) -> object:
-    """A value as nested tuples in one order: ("add", x, y ...), ("mul", factor, x ...), "acc", ("bias", buffer), a
-    number; None for what has no place in such an epilogue. Conversions between floats are left out."""
+    """The normal form of a value, nested tuples: ("add", x, y ...), ("mul", factor, x ...), "acc", ("bias", buffer), a
+    number; None for a value that such an epilogue cannot contain. Conversions between floats are left out."""
     if isinstance(expr, Const):
         return float(expr.value)
     if isinstance(expr, Var):
@@ -133,7 +133,7 @@ def _normal(expr: Expr, known: Mapping[str, object], exchanged: bool) -> object:
 
 
 def _joined(op: str, parts: list) -> object:
-    """One flat sum, product or maximum: its number first, then the rest in order."""
+    """One flattened sum, product or maximum: its constant first, then the other operands in order."""
     flat = [x for p in parts for x in (p[1:] if isinstance(p, tuple) and p[0] == op else (p,))]
     numbers, rest = [x for x in flat if isinstance(x, float)], [x for x in flat if not isinstance(x, float)]
     number = {"add": sum, "mul": _product, "max": max}[op](numbers) if numbers else None
@@ -149,7 +149,7 @@ def _product(numbers: list[float]) -> float:
 
 
 def _name(value: object) -> tuple[str, str] | None:
-    """Which of the library's epilogues a normal value is."""
+    """The library's epilogue that equals a value in normal form; None if there is none."""
     for name, before in (("", value), ("relu", _of_relu(value)), ("gelu", _of_gelu(value))):
         if before == "acc":
             return name, ""
@@ -161,12 +161,12 @@ def _name(value: object) -> tuple[str, str] | None:
 
 
 def _of_relu(value: object) -> object:
-    """x of max(0, x)."""
+    """The x of max(0, x); None for another value."""
     return value[2] if isinstance(value, tuple) and value[:2] == ("max", 0.0) and len(value) == 3 else None
 
 
 def _of_gelu(value: object) -> object:
-    """x of x / 2 (1 + tanh(...)): the value that the formula, written out for x, gives again."""
+    """The x of x / 2 (1 + tanh(...)): the formula of gelu(x) must equal the value. None if there is no such x."""
     if not isinstance(value, tuple) or value[0] != "mul" or len(value) != 4:
         return None
     for x in value[2:]:
@@ -178,7 +178,7 @@ def _of_gelu(value: object) -> object:
 
 
 def _close(a: object, b: object) -> bool:
-    """The same, up to the rounding of numbers."""
+    """Whether two normal forms are equal up to the rounding of constants."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_close, a, b))
     if isinstance(a, float) and isinstance(b, float):
