@@ -17,6 +17,15 @@ def pytest_configure(config):
         config.add_cleanup(lambda: _remove(folder))
 
 
+@pytest.fixture(autouse=True)
+def types_of_jax():
+    """Each test starts with JAX as its users have it: without 64-bit types, which others of the process may have turned
+    on for all."""
+    config = getattr(sys.modules.get("jax"), "config", None)
+    if config is not None and config.jax_enable_x64:
+        config.update("jax_enable_x64", False)
+
+
 @pytest.fixture
 def hloc_run(capsys, monkeypatch):
     """A function: the exit code, stdout and stderr of `hloc ARGUMENTS`, in this process."""

@@ -50,7 +50,7 @@ CPU = Machine("test", "cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10, l2_byt
 CONTEXTS = {"cpu": PassContext(CPU, "cpu"), "cuda": PassContext(GPUS["h100"], "cuda", {"excess_precision": "off"})}
 ALWAYS = dict(deadline=None, suppress_health_check=list(HealthCheck))
 
-settings.register_profile("ci", derandomize=True, max_examples=60, database=None, **ALWAYS)
+settings.register_profile("ci", derandomize=True, max_examples=40, database=None, **ALWAYS)
 settings.register_profile("hunt", max_examples=60, **ALWAYS)
 settings.load_profile("hunt" if SECONDS else "ci")
 
