@@ -34,6 +34,7 @@ from hloc.cli.options import (
 from hloc.cli.pass_times import show_times
 from hloc.cli.profile_table import profile_json, show_profile
 from hloc.cli.run_devices import (
+    Outcome,
     Setting,
     ending_all,
     joined_outcomes,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hloc.executable import Executable
+    from hloc.ir import Module
 
 EPILOG = """\b
 Examples:
@@ -146,22 +148,16 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
                           trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
         setting = Setting([]) if isinstance(parsed, Executable) else setting_for(parsed, devices, mesh, reading.strict)
-        several = setting.devices
-        whole = None
-        if several and trace is None and runs_whole(setting, (*inputs, output or "")):
-            from hloc.parallel import compile_divided
+        several, whole = setting.devices, None
+        if several:
             _for_one_device({"--profile": profile, "--outfeed": outfeed, "--time-passes": time_passes,
                              "--infeed": infeeds, "--recv": received})
+        if several and trace is None and runs_whole(setting, (*inputs, output or "")):
+            from hloc.parallel import compile_divided
             whole, several = compile_divided(setting.divided, target, options), []
         if several:
-            _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--profile": profile, "--outfeed": outfeed,
-                             "--bind": bound,
-                             "--time-passes": time_passes, "--infeed": infeeds, "--recv": received})
-            with ending_all(several):
-                outcomes = run_on_devices(parsed, setting, target, options, inputs, output)
-                if trace is not None:
-                    write_device_traces(trace, outcomes, module)
-                outcomes = joined_outcomes(setting, outcomes, output)
+            _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--bind": bound})
+            outcomes = _run_on_several(parsed, setting, target, options, inputs, output, trace, module)
         else:
             if warm_up is None:
                 warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
@@ -190,6 +186,16 @@ class Run(NamedTuple):
     warm_up: list[float]
     steps: list | None
     traces: list
+
+
+def _run_on_several(parsed: Module, setting: Setting, target: str, options, inputs, output: str | None,
+                    trace: str | None, path: str) -> list[Outcome]:
+    """What each device gives, or all together; an MPI process that fails ends the others."""
+    with ending_all(setting.devices):
+        outcomes = run_on_devices(parsed, setting, target, options, inputs, output)
+        if trace is not None:
+            write_device_traces(trace, outcomes, path)
+        return joined_outcomes(setting, outcomes, output)
 
 
 def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = (),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from hloc.kernels.indexing import index_apply
+from hloc.kernels.indexing import sum_of
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, Let, Load, Stmt, Var
 from hloc.kernels.walks import parts, varying, walk
 
@@ -65,16 +65,7 @@ class Affine(NamedTuple):
 
     def expression(self) -> Expr:
         """The form as an INDEX expression."""
-        result: Expr | None = None
-        for atom, factor in self.terms.items():
-            value = index_apply("multiply", atom, Const(abs(factor), INDEX))
-            if result is None:
-                result = value if factor > 0 else Apply("subtract", (Const(0, INDEX), value), INDEX)
-            else:
-                result = Apply("add" if factor > 0 else "subtract", (result, value), INDEX)
-        if result is None:
-            return Const(self.constant, INDEX)
-        return index_apply("add", result, Const(self.constant, INDEX))
+        return sum_of(self.terms.items(), self.constant)
 
 
 def of_names(factors: Mapping[str, int], constant: int = 0) -> Affine:

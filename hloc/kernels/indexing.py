@@ -300,16 +300,22 @@ def index_apply(op: str, a: Expr, b: Expr) -> Expr:
 
 def to_expr(index: Index) -> Expr:
     """The loop IR's expression of an index; all dividends are non-negative."""
+    terms = sorted(index.terms, key=lambda term: -abs(term[1]))
+    return sum_of(((_atom_expr(atom), factor) for atom, factor in terms), index.constant)
+
+
+def sum_of(terms: Iterable[tuple[Expr, int]], constant: int) -> Expr:
+    """The INDEX expression of the sum of (expression, factor) terms and a constant."""
     result: Expr | None = None
-    for atom, factor in sorted(index.terms, key=lambda term: -abs(term[1])):
-        value = index_apply("multiply", _atom_expr(atom), Const(abs(factor), INDEX))
+    for atom, factor in terms:
+        value = index_apply("multiply", atom, Const(abs(factor), INDEX))
         if result is None:
             result = value if factor > 0 else Apply("subtract", (Const(0, INDEX), value), INDEX)
         else:
             result = Apply("add" if factor > 0 else "subtract", (result, value), INDEX)
     if result is None:
-        return Const(index.constant, INDEX)
-    return index_apply("add", result, Const(index.constant, INDEX))
+        return Const(constant, INDEX)
+    return index_apply("add", result, Const(constant, INDEX))
 
 
 def _atom_expr(atom: Atom) -> Expr:
