@@ -18,7 +18,7 @@ if __name__ == "__main__":
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import lax, shard_map
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -29,23 +29,40 @@ def normal(*sizes: int) -> np.ndarray:
     return (RANDOM.standard_normal(sizes) / np.sqrt(sizes[0] if sizes else 1)).astype(np.float32)
 
 
-def programs(count: int) -> dict:
-    """By name: (function, arguments, mesh, shardings of the arguments, of the results or None)."""
-    devices = np.array(jax.devices()[:count])
-    line = Mesh(devices, ("x",))
-    grid = Mesh(devices.reshape(count // 2, 2), ("data", "model"))
-    odd = Mesh(devices[np.random.default_rng(1).permutation(count)].reshape(2, count // 2), ("a", "b"))
-    found: dict = {}
+class Programs:
+    """Collects programs over three meshes of the devices; by name: (function, arguments, mesh, shardings of the arguments,
+    of the results or None)."""
 
-    def program(name: str, mesh: Mesh, arguments, taken, given=None):
+    def __init__(self, count: int) -> None:
+        devices = np.array(jax.devices()[:count])
+        self.count = count
+        self.line = Mesh(devices, ("x",))
+        self.grid = Mesh(devices.reshape(count // 2, 2), ("data", "model"))
+        self.odd = Mesh(devices[np.random.default_rng(1).permutation(count)].reshape(2, count // 2), ("a", "b"))
+        self.found: dict = {}
+
+    def program(self, name: str, mesh: Mesh, arguments, taken, given=None):
         def add(function):
-            found[name] = (function, arguments, mesh, taken, given)
+            self.found[name] = (function, arguments, mesh, taken, given)
             return function
         return add
 
-    def pinned(x, mesh, *axes):
-        return lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
+def programs(count: int) -> dict:
+    """All of them; the order decides which random numbers each gets."""
+    each = Programs(count)
+    for kind in (training, transformers, models, shapes, operations, manual):
+        kind(each)
+    return each.found
+
+
+def pinned(x, mesh, *axes):
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
+
+
+def training(each: Programs) -> None:
+    """Training steps of a network with two layers, by data, tensors and both."""
+    line, grid, odd, program = each.line, each.grid, each.odd, each.program
     layers = [(normal(16, 32), normal(32), normal(32, 16)) for _ in range(2)]
     rows, wanted = normal(16, 16), normal(16, 16)
 
@@ -69,6 +86,10 @@ def programs(count: int) -> dict:
     both = [(P("data", "model"), P("model"), P("model", "data"))] * 2
     program("fsdp_and_tensor", grid, (layers, rows, wanted), (both, P("data"), P("data")), (both, P()))(step)
 
+
+def transformers(each: Programs) -> None:
+    """A transformer's layer: forward, training, by sequence, in a scan."""
+    count, line, grid, program = each.count, each.line, each.grid, each.program
     heads, width = 4, 16
     weights = [normal(width, width) for _ in range(4)] + [normal(width, 32), normal(32, width)]
 
@@ -114,6 +135,10 @@ def programs(count: int) -> dict:
             return jnp.sum(lax.scan(jax.checkpoint(lambda x, w: (block(x, w), None)), x, stacked)[0] ** 2)
         return jax.value_and_grad(total)(stacked)
 
+
+def models(each: Programs) -> None:
+    """Embeddings, convolutions, experts."""
+    count, line, grid, program = each.count, each.line, each.grid, each.program
     tokens = RANDOM.integers(0, 24, (8, 6)).astype(np.int32)
     table = normal(24, 16)
 
@@ -151,6 +176,10 @@ def programs(count: int) -> dict:
         done = jnp.einsum("etd,edf->etf", pinned(place, line, "x", None, None), experts)
         return jnp.einsum("etf,te->tf", done, chosen)
 
+
+def shapes(each: Programs) -> None:
+    """Sizes that the devices do not divide; arrays that are moved, cut, joined, updated."""
+    count, line, grid, program = each.count, each.line, each.grid, each.program
     @program("uneven", line, (normal(10, 6), normal(6, 11)), (P(), P()))
     def _(x, w):
         y = pinned(x, line, "x", None) @ w
@@ -180,6 +209,10 @@ def programs(count: int) -> dict:
         cache = lax.dynamic_update_slice(cache, row, (0, place, 0))
         return cache, lax.dynamic_slice(cache, (1, place, 0), (2, 2, 16)), lax.dynamic_index_in_dim(cache, place, 1)
 
+
+def operations(each: Programs) -> None:
+    """Branches, random numbers, matrices, counters, scatters."""
+    line, grid, program = each.line, each.grid, each.program
     @program("choices", line, (normal(8, 4), np.int32(1)), (P("x"), P()))
     def _(x, which):
         y = lax.switch(which, [lambda x: x * 2, lambda x: x.sum(0, keepdims=True) + x, lambda x: x[::-1]], x)
@@ -209,7 +242,10 @@ def programs(count: int) -> dict:
     def _(x, places, rows):
         return x.at[places].add(rows), x.at[places].max(rows), x[places], x.at[3].set(1), jax.ops.segment_sum(rows, places, 12)
 
-    from jax import shard_map
+
+def manual(each: Programs) -> None:
+    """Bodies that are written for one device."""
+    count, line, grid, program = each.count, each.line, each.grid, each.program
     stages = normal(count, 8, 8)
 
     @program("pipeline", line, (stages, normal(4, 2, 8)), (P("x"), P()), P())
@@ -245,7 +281,6 @@ def programs(count: int) -> dict:
         inner = shard_map(inside, mesh=grid, in_specs=(P("data"), P()), out_specs=P(), axis_names={"data"},
                           check_vma=False)
         return inner(x, w), x @ w
-    return found
 
 
 def export(folder: Path, count: int, names: list[str]) -> None:

@@ -24,7 +24,6 @@ from hloc.cli.main import main
 from hloc.errors import RunError, UsageError
 from hloc.inputs import entry_parameters, npy
 from hloc.inputs.files import read_arrays, read_inputs, write_outputs
-from hloc.inputs.npy import ArrayFile
 
 ADD = ("HloModule add\nENTRY e {\n  x = f32[2,3] parameter(0)\n  y = f32[2,3] parameter(1)\n"
        "  ROOT s = f32[2,3] add(x, y)\n}\n")
@@ -190,7 +189,7 @@ def test_headers_of_python_2(here, recwarn):
     """Sizes that Python 2 wrote (2L) are read, without NumPy's advice to save the file again."""
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }".ljust(117) + b"\n"
     Path("x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(24))
-    with ArrayFile(Path("x.npy")) as file:
+    with npy.ArrayFile(Path("x.npy")) as file:
         assert file.array(0).shape == (2, 3)
     assert not recwarn.list
 
