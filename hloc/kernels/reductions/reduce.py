@@ -32,7 +32,7 @@ from hloc.machine import Machine
 SHORT_INNER = 16                # a shorter innermost reduced loop is left to the second kernel;
 SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, if it runs so often per result
 CHUNKS = 64
-GPU_PIECES, OF_FEW_COLUMNS = 8, 16      # warps or blocks per SM that keep enough loads in flight
+GPU_PIECES = 8                  # warps or blocks per SM that keep enough loads in flight
 LONGEST_OF_A_BLOCK = 1 << 14    # elements of a row that one block of a GPU sums
 MOST_JOINED_AS_ROWS = 1 << 13   # results whose partial sums are contiguous on a GPU
 SMALLEST_TWO_PHASE = 1 << 16    # elements
@@ -163,10 +163,9 @@ def _chunks(reduction: Reduction, machine: Machine, deals: bool) -> int:
     pieces = reduction.results // width
     gpu = machine.kind == "gpu"
     long = math.prod(n for n, gone in zip(reduction.extents, reduction.reduced) if gone) >= LONGEST_OF_A_BLOCK
-    each = OF_FEW_COLUMNS if pieces == 1 and not rows else GPU_PIECES
     if pieces >= (GPU_PIECES if gpu and not rows else 2) * machine.cores or gpu and rows and not long:
         return 1
-    chunks = each * machine.cores if gpu else CHUNKS
+    chunks = GPU_PIECES * machine.cores if gpu else CHUNKS
     most = min(chunks // max(1, pieces) + 1, chunks, max(1, work // (SMALLEST_TWO_PHASE // 4)))
     return _dealt_out(reduction, most) if gpu and deals else _cut(reduction.extents[reduction.cut_loop], most)
 
