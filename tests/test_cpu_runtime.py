@@ -33,7 +33,7 @@ class ConvArgs(ctypes.Structure):
                 ("x", POINTER), ("x_n", LONG), ("x_c", LONG), ("x_s", LONG3),
                 ("w", POINTER), ("w_i", LONG), ("w_o", LONG), ("w_s", LONG3),
                 ("y", POINTER), ("y_n", LONG), ("y_c", LONG), ("y_s", LONG3), ("y_is_narrow", INT),
-                ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_is_turned", INT), ("w_packed", POINTER),
+                ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_is_transposed", INT), ("w_packed", POINTER),
                 ("pack_to", POINTER)]
 
 

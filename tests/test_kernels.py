@@ -261,7 +261,7 @@ def test_softmax_of_three_classes_is_turned():
       ENTRY e { x = f32[40] parameter(0)  m = f32[3] parameter(1)
         ROOT r = f32[40,3] fusion(x, m), kind=kCustom, calls=f }"""
     body = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel.body
-    assert any(isinstance(s, Local) and "turned" in s.name for s in walk(body))
+    assert any(isinstance(s, Local) and "transposed" in s.name for s in walk(body))
 
 
 def test_preds_beside_wide_numbers_stand_in_loops_of_their_own_where_rows_are_long():

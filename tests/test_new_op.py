@@ -49,7 +49,7 @@ import hloc
 from hloc import api
 from hloc.analysis.cost import is_expensive, operations
 from hloc.errors import HlocError
-from hloc.kernels.elemental.column_tables import COSTLY
+from hloc.kernels.elemental.column_hoisting import COSTLY
 from hloc.kernels.ir import Apply, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.text.interpreter import meaning

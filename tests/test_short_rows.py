@@ -30,8 +30,8 @@ def test_what_is_left_of_short_rows_is_apart():
     for name, root in ((i.name, i) for i in parse_module(text).entry.instructions if i.opcode in ("reduce", "fusion")):
         body = list(walk(reduction_tail_peeling(lower(root, MACHINE).calls[0].kernel, MACHINE).body))
         found[name] = [(s.kind, s.extent) for s in body if isinstance(s, For) and s.kind != PARALLEL]
-        assert any(isinstance(s, Local) and "turned" in s.name for s in body) == (name == "turned")
-    found.pop("turned")
+        assert any(isinstance(s, Local) and "transposed" in s.name for s in body) == (name == "transposed")
+    found.pop("transposed")
     assert found == {"r1": [(SERIAL, 8)], "r2": [(VECTOR, 8), (SERIAL, 4)], "r3": [(VECTOR, 8), (SERIAL, 1)],
                      "r4": [(VECTOR, 4), (SERIAL, 1)], "r5": [(VECTOR, 32), (SERIAL, 15)]}
 
@@ -103,4 +103,4 @@ def test_rows_of_functions_are_turned(operand, beside, turned):
       ENTRY e {{ g = f32[999,{columns}] parameter(0) h = f32[{one}] parameter(1)
                  ROOT r = (f32[999], f32[999,{columns}]) fusion(g, h), kind=kInput, calls=f }}""").entry.root
     kernel = lower(root, MACHINE).calls[0].kernel
-    assert sum(isinstance(s, Local) and s.name.startswith("turned") for s in walk(kernel.body)) == turned
+    assert sum(isinstance(s, Local) and s.name.startswith("transposed") for s in walk(kernel.body)) == turned

@@ -14,7 +14,7 @@ ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "saniti
 # The order within the parts that make code: of folders and files, those that one line names side by side do not import
 # each other. "" stands for all files that no line names.
 LAYERS = {
-    "kernels": ("", "rules text", "group", "elemental", "products reductions routines", "attention", "lower", "planner",
+    "kernels": ("", "rules text", "group", "elemental", "products reductions library_kernels", "attention", "lower", "planner",
                 "memory"),
     "targets": ("", "cpu cuda", "__init__"),
 }
@@ -134,7 +134,7 @@ RARE = ("hloc.passes.known_calls", "hloc.passes.dynamic_padder.walk", "hloc.ops.
         "hloc.targets.cuda", "hloc.proto", "hloc.evaluate", "hloc.text.syntax_errors", "hloc.passes.rng_",
         "hloc.passes.while_", "hloc.passes.cholesky", "hloc.passes.batch_norm", "hloc.passes.attention_gradient",
         "hloc.kernels.attention.attention", "hloc.kernels.attention.gradient", "hloc.kernels.reductions.window",
-        "hloc.kernels.routines")
+        "hloc.kernels.library_kernels")
 
 
 def test_compilations_and_runs_from_the_cache_import_no_more_than_they_need(tmp_path):

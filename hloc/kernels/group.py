@@ -13,6 +13,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, leaves
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import Builder
+from hloc.kernels.conversion_elimination import without_conversions
 from hloc.kernels.elements import Elements, Indices, Rule, Source, use_counts
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Buffer, Cost, Expr, Kernel, Load, Stmt, Tile
@@ -20,7 +21,6 @@ from hloc.kernels.rules.control import CONTROL_RULES
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES, MOVEMENT_RULES
 from hloc.kernels.rules.indexing import INDEXING_RULES
 from hloc.kernels.rules.loops import LOOP_RULES
-from hloc.kernels.unconverted import unconverted
 from hloc.source_lines import op_name
 
 RULES: dict[str, Rule] = {**ELEMENTWISE_RULES, **MOVEMENT_RULES, **INDEXING_RULES, **LOOP_RULES, **CONTROL_RULES}
@@ -212,7 +212,7 @@ class Outline:
         cost = cost or Cost(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers), 0)
         body = self.builder.body() if body is None else body
         if any(scalars.is_narrow(b.type) for b in buffers):
-            body = unconverted(body)
+            body = without_conversions(body)
         kernel = Kernel(self.group.kernel_name + suffix, buffers, body, cost, self.group.origin,
                         made=tuple(self.builder.made.items()))
         return KernelCall(kernel, arguments)

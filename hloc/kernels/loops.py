@@ -138,7 +138,7 @@ def interleaved(extents: list[int], trial: Builder) -> int | None:
 
 def finds_rows(extents: Sequence[int], trial: Builder) -> bool:
     """Whether the start of a row is data-dependent, and the innermost loop runs along the row:
-    elemental/row_blocks.py."""
+    elemental/row_fission.py."""
     return len(extents) > 1 and any(trial.levels[name] < len(extents) for name in trial.found)
 
 

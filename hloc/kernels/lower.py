@@ -8,8 +8,8 @@ Out: Lowered: kernels with the operands, results and scratch buffers that they t
 
 A fusion is lowered by its kind and the opcode of its root, everything else by its opcode; an op with an element rule
 and no lowering of its own becomes a loop over its elements. The folders: `rules` (how one element is computed),
-`elemental` (loops over elements), `reductions`, `products`, `attention`, and `routines` (Tiles for which targets have
-library kernels).
+`elemental` (loops over elements), `reductions`, `products`, `attention`, and `library_kernels` (Tiles that targets
+implement by calls of library kernels).
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hloc.analysis.attention import attention_in
 from hloc.analysis.attention_gradient import gradient_in
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
-from hloc.kernels.elemental.column_tables import with_tables_before_loops
+from hloc.kernels.elemental.column_hoisting import with_tables_before_loops
 from hloc.kernels.elemental.loop import lower_loop
 from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
 from hloc.kernels.ir import Kernel
@@ -50,13 +50,13 @@ BY_OPCODE: dict[str, Lowering] = {
     "ragged-dot": late("products.ragged_dot", "lower_ragged_product"),
     "dynamic-update-slice": late("elemental.updates", "lower_dynamic_update_slice"),
     "scatter": late("elemental.updates", "lower_scatter"),
-    "sort": late("routines.sort", "lower_sort"), "topk": late("routines.sort", "lower_topk"),
+    "sort": late("library_kernels.sort", "lower_sort"), "topk": late("library_kernels.sort", "lower_topk"),
     "reduce-window": late("reductions.window", "lower_reduce_window"),
     "select-and-scatter": late("reductions.select_and_scatter", "lower_select_and_scatter"),
     "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert,
-    "fft": late("routines.fft", "lower_fft"),
-    "cholesky": late("routines.triangular", "lower_cholesky"),
-    "triangular-solve": late("routines.triangular", "lower_triangular_solve"),
+    "fft": late("library_kernels.fft", "lower_fft"),
+    "cholesky": late("library_kernels.triangular", "lower_cholesky"),
+    "triangular-solve": late("library_kernels.triangular", "lower_triangular_solve"),
 }
 BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("reductions.rows", "lower_rows"),
                                 "kOutput": lower_product}

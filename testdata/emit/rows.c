@@ -151,21 +151,21 @@ void f3_2(void *const *buffers, long begin, long end) {
   const float *in1 = (const float *)buffers[1];
   float *out0 = (float *)buffers[2];
   (void)begin, (void)end;
-  float turned0[1280] __attribute__((aligned(64)));
+  float transposed0[1280] __attribute__((aligned(64)));
   const long p0 = (128 < 120 - 0 ? 128 : 120 - 0);
   for (long i0 = 0; i0 < p0; i0++) {
-    turned0[i0] = in0[i0 * 10];
-    turned0[i0 + 128] = in0[i0 * 10 + 1];
-    turned0[i0 + 256] = in0[i0 * 10 + 2];
-    turned0[i0 + 384] = in0[i0 * 10 + 3];
-    turned0[i0 + 512] = in0[i0 * 10 + 4];
-    turned0[i0 + 640] = in0[i0 * 10 + 5];
-    turned0[i0 + 768] = in0[i0 * 10 + 6];
-    turned0[i0 + 896] = in0[i0 * 10 + 7];
-    turned0[i0 + 1024] = in0[i0 * 10 + 8];
-    turned0[i0 + 1152] = in0[i0 * 10 + 9];
+    transposed0[i0] = in0[i0 * 10];
+    transposed0[i0 + 128] = in0[i0 * 10 + 1];
+    transposed0[i0 + 256] = in0[i0 * 10 + 2];
+    transposed0[i0 + 384] = in0[i0 * 10 + 3];
+    transposed0[i0 + 512] = in0[i0 * 10 + 4];
+    transposed0[i0 + 640] = in0[i0 * 10 + 5];
+    transposed0[i0 + 768] = in0[i0 * 10 + 6];
+    transposed0[i0 + 896] = in0[i0 * 10 + 7];
+    transposed0[i0 + 1024] = in0[i0 * 10 + 8];
+    transposed0[i0 + 1152] = in0[i0 * 10 + 9];
   }
-  float turned1[1280] __attribute__((aligned(64)));
+  float transposed1[1280] __attribute__((aligned(64)));
   float sum0[128] __attribute__((aligned(64)));
   #pragma omp simd
   for (long i1 = 0; i1 < p0; i1++) {
@@ -175,7 +175,7 @@ void f3_2(void *const *buffers, long begin, long end) {
     #pragma omp simd
     for (long i3 = 0; i3 < p0; i3++) {
       const long p1 = i3 % 10;
-      const float t0 = turned0[i2 * 128 + i3] + in1[p1 * 10 + i2];
+      const float t0 = transposed0[i2 * 128 + i3] + in1[p1 * 10 + i2];
       const float t1 = sum0[i3];
       sum0[i3] = hloc_maximum_f32(t1, t0);
     }
@@ -194,7 +194,7 @@ void f3_2(void *const *buffers, long begin, long end) {
     #pragma omp simd
     for (long i7 = 0; i7 < p0; i7++) {
       const long p2 = i7 % 10;
-      const float t3 = turned0[i6 * 128 + i7] + in1[p2 * 10 + i6];
+      const float t3 = transposed0[i6 * 128 + i7] + in1[p2 * 10 + i6];
       const float t4 = t3 - sum0[i7];
       const float t5 = sum1[i7];
       sum1[i7] = t5 + hloc_exp_f32(t4);
@@ -214,22 +214,22 @@ void f3_2(void *const *buffers, long begin, long end) {
     #pragma omp simd
     for (long i11 = 0; i11 < p0; i11++) {
       const long p3 = i11 % 10;
-      const float t7 = turned0[i10 * 128 + i11] + in1[p3 * 10 + i10];
+      const float t7 = transposed0[i10 * 128 + i11] + in1[p3 * 10 + i10];
       const float t8 = t7 - sum0[i11];
-      turned1[i10 * 128 + i11] = t8 - each0[i11];
+      transposed1[i10 * 128 + i11] = t8 - each0[i11];
     }
   }
   for (long i12 = 0; i12 < p0; i12++) {
-    out0[i12 * 10] = turned1[i12];
-    out0[i12 * 10 + 1] = turned1[i12 + 128];
-    out0[i12 * 10 + 2] = turned1[i12 + 256];
-    out0[i12 * 10 + 3] = turned1[i12 + 384];
-    out0[i12 * 10 + 4] = turned1[i12 + 512];
-    out0[i12 * 10 + 5] = turned1[i12 + 640];
-    out0[i12 * 10 + 6] = turned1[i12 + 768];
-    out0[i12 * 10 + 7] = turned1[i12 + 896];
-    out0[i12 * 10 + 8] = turned1[i12 + 1024];
-    out0[i12 * 10 + 9] = turned1[i12 + 1152];
+    out0[i12 * 10] = transposed1[i12];
+    out0[i12 * 10 + 1] = transposed1[i12 + 128];
+    out0[i12 * 10 + 2] = transposed1[i12 + 256];
+    out0[i12 * 10 + 3] = transposed1[i12 + 384];
+    out0[i12 * 10 + 4] = transposed1[i12 + 512];
+    out0[i12 * 10 + 5] = transposed1[i12 + 640];
+    out0[i12 * 10 + 6] = transposed1[i12 + 768];
+    out0[i12 * 10 + 7] = transposed1[i12 + 896];
+    out0[i12 * 10 + 8] = transposed1[i12 + 1024];
+    out0[i12 * 10 + 9] = transposed1[i12 + 1152];
   }
 }
 

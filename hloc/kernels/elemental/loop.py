@@ -15,9 +15,9 @@ from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
-from hloc.kernels.elemental.column_tables import with_blocks_of_rows
-from hloc.kernels.elemental.flat_rows import LANES, LONGEST, with_flat_rows
-from hloc.kernels.elemental.row_blocks import in_row_blocks
+from hloc.kernels.elemental.column_hoisting import with_blocks_of_rows
+from hloc.kernels.elemental.loop_collapsing import LANES, LONGEST, with_collapsed_rows
+from hloc.kernels.elemental.row_fission import with_row_fission
 from hloc.kernels.elemental.tiling import find_tiling, tiled_nest
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
@@ -72,7 +72,7 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     halves = _holds_halves(group)
     width = loops.neighbours(extents, trial, point, halves) if machine.kind == "cpu" and not tiling else 1
     if machine.kind == "cpu" and not tiling and (width == 1 or (halves and not trial.guards)):
-        joined = _with_flat_rows(group, machine, dimensions, emit, suffix, extents, trial)
+        joined = _with_collapsed_rows(group, machine, dimensions, emit, suffix, extents, trial)
         if joined is not None:
             return joined
     if width > 1:
@@ -92,7 +92,7 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
     if machine.kind != "cpu":
         return call
-    kernel = in_row_blocks(call.kernel)
+    kernel = with_row_fission(call.kernel)
     return call._replace(kernel=with_blocks_of_rows(kernel, machine.cores) or kernel)
 
 
@@ -112,7 +112,7 @@ def _holds_halves(group: Group) -> bool:
     return any(i.shape.is_array and i.shape.element_type == "f16" for i in (*group.parameters, *group.roots))
 
 
-def _with_flat_rows(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str,
+def _with_collapsed_rows(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str,
                     extents: list[int], trial: Builder) -> KernelCall | None:
     """The kernel with short innermost loops joined, where what these share goes into tables."""
     if len(extents) < 2 or extents[-1] > LONGEST:
@@ -121,7 +121,7 @@ def _with_flat_rows(group: Group, machine: Machine, dimensions: tuple[int, ...],
     with loops.nest(outline.builder, extents, machine) as counters:
         emit(outline, indexing.delinearize(indexing.linearize(counters, extents), dimensions))
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
-    kernel = with_flat_rows(call.kernel)
+    kernel = with_collapsed_rows(call.kernel)
     return call._replace(kernel=kernel) if kernel is not None else None
 
 
@@ -176,7 +176,7 @@ def _flat_piece(group: Group, root: Instruction, machine: Machine, dimension: in
         return None
     emit = _emit_piece(root, dimension, piece, start)
     extents, trial = loops.factors(piece.shape.dimensions, lambda b, index: emit(Outline(group, b), index))
-    return _with_flat_rows(group, machine, piece.shape.dimensions, emit, "", extents, trial)
+    return _with_collapsed_rows(group, machine, piece.shape.dimensions, emit, "", extents, trial)
 
 
 def _pieces_of_rows(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]], rows: int,

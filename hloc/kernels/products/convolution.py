@@ -13,7 +13,7 @@ tuples per spatial dimension in the order of dim_labels):
     lhs                (offset, batch, feature, spatial ...)
     rhs                (offset, input feature, output feature, spatial ...)
     result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
-    is_turned          whether the epilogue runs along positions
+    is_transposed          whether the epilogue runs along positions
     algorithm          as of "gemm"
 With a prologue, lhs and rhs have strides as if contiguous. lhs is (batch, spatial ..., feature): its row is the
 position in the first dimensions, its depth the feature. rhs is (output feature, spatial ..., input feature): its row is
@@ -37,15 +37,9 @@ from hloc.kernels.products.convolution_products import product_of_images
 from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.filter_gradient import lower_filter_gradient
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
-from hloc.kernels.products.planes_convolution import lower_planes_convolution
+from hloc.kernels.products.planar_convolution import lower_planar_convolution
 from hloc.kernels.products.prologues import DEPTH, ROW, computed_access, prologue
-from hloc.kernels.products.small_convolution import (
-    is_read_in_place,
-    lower_sliding_convolution,
-    lower_small_convolution,
-)
-from hloc.kernels.products.small_dot import lower_plain_convolution
-from hloc.kernels.products.tiny import (
+from hloc.kernels.products.size_thresholds import (
     TINY,
     fills_few_lanes,
     is_shallow,
@@ -54,10 +48,16 @@ from hloc.kernels.products.tiny import (
     multiply_adds,
     slides_along_rows,
 )
+from hloc.kernels.products.small_convolution import (
+    is_read_in_place,
+    lower_sliding_convolution,
+    lower_small_convolution,
+)
+from hloc.kernels.products.small_dot import lower_plain_convolution
 from hloc.machine import Machine
 
 SIDES = ("lhs", "rhs")
-TURNED_TYPES = ("f32", "bf16", "f16")       # of operands whose routines produce sums along positions,
+TRANSPOSED_TYPES = ("f32", "bf16", "f16")       # of operands whose routines produce sums along positions,
 FEWEST_PLACES = 16                          # if there are at least so many
 FEW_SPREAD = 16                             # features
 
@@ -77,19 +77,19 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     sides = [_access(operands, hero, number, type) for number in range(2)]
     outline = Outline(group)
     product = product_of_images(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
-    is_turned = machine.kind == "cpu" and type in TURNED_TYPES and _goes_along_positions(hero)
+    is_transposed = machine.kind == "cpu" and type in TRANSPOSED_TYPES and _goes_along_positions(hero)
     epilogue = () if stores_itself(outline, hero, total) else \
-        epilogue_statements(outline, hero, total, product.position() if product else _position(hero, is_turned))
+        epilogue_statements(outline, hero, total, product.position() if product else _position(hero, is_transposed))
     made = [_prologue(group, hero, n, side) for n, side in enumerate(sides) if side.argument is None]
     buffers, arguments = buffers_of([*(own for _, own in made), outline])
     reads = tuple(Buffer(SIDES[n], type, side.size) for n, side in enumerate(sides) if side.argument)
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
     given = (*(side.argument for side in sides if side.argument), *arguments)
-    routine, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_turned", is_turned),
+    routine, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_transposed", is_transposed),
                                       *algorithm_fact(hero, machine))
     if product:
         routine, facts = "gemm", (("types", (type, total)), *product.parameters(*(side.offset for side in sides)))
-    if product and product.is_turned:
+    if product and product.is_transposed:
         reads, given = (reads[1]._replace(name="lhs"), reads[0]._replace(name="rhs")), (given[1], given[0], *given[2:])
     tile = Tile(group.kernel_name, routine, reads + buffers, facts, epilogue,
                 cost=Cost(moved, 2 * work), origin=group.origin, prologues=tuple(p for p, _ in made))
@@ -103,7 +103,7 @@ def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | No
         return found
     if slides_along_rows(hero) and (found := lower_sliding_convolution(group, hero)):
         return found
-    if fills_few_lanes(hero) and is_read_in_place(group, hero) and (found := lower_planes_convolution(group, hero)):
+    if fills_few_lanes(hero) and is_read_in_place(group, hero) and (found := lower_planar_convolution(group, hero)):
         return found
     if long_windows(hero) and is_read_in_place(group, hero):
         return lower_filter_gradient(group, hero)
@@ -178,11 +178,11 @@ def _goes_along_positions(hero: Instruction) -> bool:
             and math.prod(w.size for w in windows) <= 4 * places)
 
 
-def _position(hero: Instruction, is_turned: bool) -> Index:
+def _position(hero: Instruction, is_transposed: bool) -> Index:
     """The flat position in the result of (row, column), or if turned of (batch, row, column)."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     y = hero.shape.dimensions
-    if is_turned:
+    if is_transposed:
         places = math.prod(y[d] for d in n.output_spatial)
         names = (("batch", n.output_batch), ("row", n.output_feature))
         parts = [indexing.scale(indexing.variable(name, y[d]), indexing.row_major_strides(y)[d]) for name, d in names]

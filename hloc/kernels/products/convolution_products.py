@@ -35,14 +35,14 @@ class ConvolutionProduct(NamedTuple):
     result: tuple[int, int, int]
 
     @property
-    def is_turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Whether the filter is the left side."""
         return self.result[1] == 1 and self.sizes[1] > 1
 
     def parameters(self, image_offset: int, filter_offset: int) -> tuple[tuple[str, object], ...]:
         """The parameters listed in dot.py; if turned, the filter is "lhs"."""
         batch, positions, features, depth = self.sizes
-        if self.is_turned:
+        if self.is_transposed:
             return (("sizes", (features, positions, depth)), ("batches", (batch, 1)),
                     ("lhs", (filter_offset, 0, 0, self.filter[1], self.filter[0])),
                     ("rhs", (image_offset, self.image[0], 0, self.image[2], self.image[1])),
@@ -55,7 +55,7 @@ class ConvolutionProduct(NamedTuple):
     def position(self) -> Index:
         """The flat position in the result of (batch, row, column)."""
         batch, positions, features, _ = self.sizes
-        names = ("batch", "column", "row") if self.is_turned else ("batch", "row", "column")
+        names = ("batch", "column", "row") if self.is_transposed else ("batch", "row", "column")
         result = indexing.ZERO
         for name, size, stride in zip(names, (batch, positions, features), self.result):
             result = indexing.add(result, indexing.scale(indexing.variable(name, size), stride))

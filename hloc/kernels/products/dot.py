@@ -30,8 +30,8 @@ from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements,
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.prologues import DEPTH, INNER, OUTER, computed_access, prologue
 from hloc.kernels.products.shallow_dot import lower_shallow_product
+from hloc.kernels.products.size_thresholds import SMALL, TINY, TINY_OF_MANY, WIDE, WIDEST, has_few_terms
 from hloc.kernels.products.small_dot import has_long_terms, is_staged, lower_small_product
-from hloc.kernels.products.tiny import SMALL, TINY, TINY_OF_MANY, WIDE, WIDEST, has_few_terms
 from hloc.kernels.rules.loops import DotDimensions
 from hloc.machine import Machine
 

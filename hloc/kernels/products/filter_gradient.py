@@ -1,8 +1,8 @@
 """Convolutions whose windows are about as large as the images, with few positions in the result: gradients of small
 filters with few features.
 
-In: a convolution with long_windows (tiny.py) whose operands are in memory, with the fusion's operations on its result.
-Out: one kernel. The sums of a row of results are accumulated together, with vectors along the window:
+In: a convolution with long_windows (size_thresholds.py) whose operands are in memory, with the fusion's operations on
+its result. Out: one kernel. The sums of a row of results are accumulated together, with vectors along the window:
 
     for each f, o, y (PARALLEL):  for each image n, row r of the window that meets the image:
                                       for t (VECTOR): for x (unrolled): sum[x] += image[n, y+r, x+t] * window[n, r, t]
@@ -20,7 +20,7 @@ from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Var
-from hloc.kernels.products.tiny import met_by_all, multiply_adds
+from hloc.kernels.products.size_thresholds import met_by_all, multiply_adds
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, convolution_groups, multiply_add, open_taps, product_result
 

@@ -22,7 +22,7 @@ from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load
-from hloc.kernels.products.tiny import NARROW, has_few_terms
+from hloc.kernels.products.size_thresholds import NARROW, has_few_terms
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import DotDimensions, accumulator_type, product_result
 

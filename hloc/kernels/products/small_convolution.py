@@ -1,9 +1,9 @@
 """Convolutions as loops: over the features of one position at a time, or over the positions of a row, with the sums in
 a Local array.
 
-In: a convolution that is_small or slides_along_rows (tiny.py), with the fusion's operations on its result. Out: a
-kernel, or None if an operand would be recomputed for each tap. A library kernel would take longer to start, and far
-longer to compile. Filters of f16 are widened to f32 before.
+In: a convolution that is_small or slides_along_rows (size_thresholds.py), with the fusion's operations on its result.
+Out: a kernel, or None if an operand would be recomputed for each tap. A library kernel would take longer to start, and
+far longer to compile. Filters of f16 are widened to f32 before.
 
     for each position:  for f: sum[f] = 0
                         for each tap in the image: for c: for f: sum[f] += image[tap, c] * filter[tap, c, f]

@@ -6,7 +6,8 @@ computes partial results of chunks, so that all threads have work, and the secon
 The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
 own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), a Local array
 accumulates a block of adjacent results, so that the inner loop has stride one. Rows of a few elements have their own
-loop nests (reductions/short.py, reductions/turned.py), and so have those of pairs of arrays (reductions/pairs.py).
+loop nests (reductions/unrolled_reduction.py, reductions/transposed_reduction.py), and so have those of pairs of arrays
+(reductions/pairwise.py).
 """
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.monoids import chosen_integer, identity
-from hloc.kernels.reductions.choice import ChoiceNest, is_choice
+from hloc.kernels.reductions.argmax import ArgmaxNest, is_argmax
 from hloc.kernels.reductions.nest import Nest
-from hloc.kernels.reductions.pairs import PairsNest, is_paired, leaves_lanes_empty
+from hloc.kernels.reductions.pairwise import PairwiseNest, is_pairwise, leaves_lanes_empty
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
-from hloc.kernels.reductions.short import ShortNest, is_short
-from hloc.kernels.reductions.turned import LONGEST, TurnedNest, is_turned
+from hloc.kernels.reductions.transposed_reduction import LONGEST, TransposedNest, is_transposed
+from hloc.kernels.reductions.unrolled_reduction import UnrolledNest, can_be_unrolled
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
@@ -55,8 +56,8 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
         return Lowered((_nothing_to_reduce(reduction, machine),))
     _choose_loops(reduction)
     reduction.choose_columns(machine)
-    short = is_short(reduction, machine)
-    if machine.kind == "cpu" and not short and not is_turned(reduction, machine):
+    short = can_be_unrolled(reduction, machine)
+    if machine.kind == "cpu" and not short and not is_transposed(reduction, machine):
         reduction = _in_columns(reduction)
     if machine.kind == "cpu" and not short:
         reduction = _with_rows_at_once(reduction)
@@ -65,10 +66,10 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
         partial = _without_rows(reduction)
     chunks = _chunks(partial, machine, not short)
     whole = chunks == 1 and partial is reduction
-    turned = is_turned(reduction, machine) and chunks == 1
-    paired = whole and is_paired(reduction, machine) and not (turned and leaves_lanes_empty(reduction))
-    nest = ShortNest if short else PairsNest if paired else TurnedNest if turned else \
-        ChoiceNest if partial is reduction and is_choice(reduction, machine) else Nest
+    transposed = is_transposed(reduction, machine) and chunks == 1
+    paired = whole and is_pairwise(reduction, machine) and not (transposed and leaves_lanes_empty(reduction))
+    nest = UnrolledNest if short else PairwiseNest if paired else TransposedNest if transposed else \
+        ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
     return Lowered((_one_phase(reduction, nest),)) if whole else \
         _two_phases(reduction, partial, chunks, nest, machine)
 
@@ -167,10 +168,10 @@ def _chunks(reduction: Reduction, machine: Machine, deals: bool) -> int:
         return 1
     chunks = GPU_PIECES * machine.cores if gpu else CHUNKS
     most = min(chunks // max(1, pieces) + 1, chunks, max(1, work // (SMALLEST_TWO_PHASE // 4)))
-    return _dealt_out(reduction, most) if gpu and deals else _cut(reduction.extents[reduction.cut_loop], most)
+    return _distributed_chunks(reduction, most) if gpu and deals else _cut(reduction.extents[reduction.cut_loop], most)
 
 
-def _dealt_out(reduction: Reduction, most: int) -> int:
+def _distributed_chunks(reduction: Reduction, most: int) -> int:
     """The same for a GPU: loops are distributed from the first one on while there are few enough chunks, and the next
     one is cut. The innermost loop of rows belongs to the lanes, unless it is the only one."""
     gone = [n for n, reduced in enumerate(reduction.reduced) if reduced]

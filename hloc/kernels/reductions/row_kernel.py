@@ -1,7 +1,7 @@
 """The loops of a row group (rows.py): a PARALLEL loop over rows that contains a VECTOR loop over the columns per stage.
 
 RowGroup: which instructions are reduces, and the number of reduces that each member depends on. RowKernel: one emission
-of the kernel into an Outline's builder; short_rows.py and rows_together.py have variants.
+of the kernel into an Outline's builder; transposed_rows.py and batched_rows.py have variants.
 """
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.loop import cost_of, lower_loop, same_bytes
 from hloc.kernels.group import Group, Lowered, Outline
 from hloc.kernels.indexing import Index
+from hloc.kernels.reductions.batched_rows import BatchedRows, can_be_batched
 from hloc.kernels.reductions.reduce import lower_reduce
 from hloc.kernels.reductions.reduction import Reduction, depends
 from hloc.kernels.reductions.row_kernel import RowGroup, RowKernel, type_of
-from hloc.kernels.reductions.rows_together import RowsTogether, go_together
-from hloc.kernels.reductions.short_rows import ShortRows, is_short
+from hloc.kernels.reductions.transposed_rows import TransposedRows, can_be_transposed
 from hloc.kernels.rules.elementwise import zero
 from hloc.machine import Machine
 from hloc.ops.table import SCALARS
@@ -46,10 +46,10 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     trial = RowKernel(rows, Outline(group))
     trial.emit()
     read = [p for p in group.parameters if rows.is_full(p) and any(p in t for t in trial.traces)]
-    if is_short(rows, machine) and all(_in_place(rows, p, trial) for p in read):
-        final = ShortRows(rows, Outline(group), _kept(rows, trial), read)
+    if can_be_transposed(rows, machine) and all(_in_place(rows, p, trial) for p in read):
+        final = TransposedRows(rows, Outline(group), _kept(rows, trial), read)
     else:
-        kind = RowsTogether if go_together(rows, trial, machine) else RowKernel
+        kind = BatchedRows if can_be_batched(rows, trial, machine) else RowKernel
         final = kind(rows, Outline(group), _kept(rows, trial, _widened(rows, read, machine)))
     final.emit()
     points = rows.rows * rows.columns

@@ -56,7 +56,7 @@ typedef struct {
   int y_is_narrow;
   hloc_gemm_epilogue epilogue;
   void* const* epilogue_args;
-  int epilogue_is_turned;
+  int epilogue_is_transposed;
   const void* w_packed;
   void* pack_to;
 } hloc_conv_args;

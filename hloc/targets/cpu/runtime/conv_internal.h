@@ -54,7 +54,7 @@ static inline long hloc_max(long a, long b) { return a > b ? a : b; }
 
 /* Whether sums are stored feature by feature, many positions at a time. */
 static inline int goes_along_positions(const hloc_conv_args* c) {
-  return c->epilogue ? c->epilogue_is_turned : c->y_c != 1 && c->y_s[2] == 1 && c->y_size[2] > 1;
+  return c->epilogue ? c->epilogue_is_transposed : c->y_c != 1 && c->y_s[2] == 1 && c->y_size[2] > 1;
 }
 /* Stores one row of sums or passes it to the epilogue; position: linear, as in conv.h. */
 void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, long rows, long columns,

@@ -107,7 +107,7 @@ def _extents(tile: Tile) -> dict[str, int]:
         m, n, _ = given["sizes"]
         return {"batch": prod(given["batches"]), "row": m, "column": n}
     places = prod(given["size"])
-    if given["is_turned"]:
+    if given["is_transposed"]:
         return {"batch": given["batch"], "row": given["features"], "column": places}
     return {"row": given["batch"] * places, "column": given["features"]}
 

@@ -29,7 +29,7 @@ class Selection(NamedTuple):
 
 
 def sort(tile: Tile, name: str, machine: Machine) -> str:
-    """runtime/sort.h; parameters as in hloc/kernels/routines/sort.py."""
+    """runtime/sort.h; parameters as in hloc/kernels/library_kernels/sort.py."""
     given = dict(tile.parameters)
     results, bits = given["results"], key_bits(given["key"])
     types = [b.type for b in tile.buffers[:len(tile.buffers) - len(results)]]
@@ -111,7 +111,7 @@ def topk_key_bits(tile: Tile) -> int:
 
 
 def key_bits(key: tuple) -> int:
-    """Bits of the key of a sort; 0 without a key. `key`: see hloc/kernels/routines/sort.py."""
+    """Bits of the key of a sort; 0 without a key. `key`: see hloc/kernels/library_kernels/sort.py."""
     if not _is_keyed(key):
         return 0
     return ELEMENT_TYPES[key[4].type].bits - _unused_bits(key)
@@ -197,7 +197,7 @@ def _instance(name: str, s: str, rows: int, length: int, bits: int, selected: Se
 
 
 def fft(tile: Tile, name: str, machine: Machine) -> str:
-    """runtime/fft.h; parameters as in hloc/kernels/routines/fft.py."""
+    """runtime/fft.h; parameters as in hloc/kernels/library_kernels/fft.py."""
     given = dict(tile.parameters)
     precision = "f64" if tile.buffers[1].type in ("c128", "f64") else "f32"
     lengths = given["lengths"]

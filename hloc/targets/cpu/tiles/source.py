@@ -153,7 +153,7 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
     epilogue = epilogue_of(tile)
     if epilogue:
         text += epilogue.declaration
-        fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_is_turned=given["is_turned"])
+        fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_is_transposed=given["is_transposed"])
     else:
         y_n, y_c, *y_s = given["result"]
         fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),

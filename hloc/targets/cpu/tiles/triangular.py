@@ -1,6 +1,6 @@
 """Cholesky factorizations and triangular solves: Tiles -> C that calls runtime/triangular.h.
 
-In: a Tile as in hloc/kernels/routines/triangular.py. Out: the text of a function.
+In: a Tile as in hloc/kernels/library_kernels/triangular.py. Out: the text of a function.
 
     cholesky(tile, "k0_cholesky", machine)     "... hloc_cholesky_f32(1, 64, 8, buffers[0], buffers[1]) ..."
 """

@@ -1,8 +1,8 @@
 """Fourier transforms on the GPU: an "fft" Tile -> CUDA C kernels, one pass per transformed dimension.
 
-In: the Tile that hloc/kernels/routines/fft.py describes. Out: per dimension, one kernel if a line fits into shared
-memory, otherwise one per stage over scratch memory. The stages are the prime factors of the length, with small ones
-combined. A real transform starts (RFFT) or ends (IRFFT) with the last dimension, and stores only half of it.
+In: the Tile that hloc/kernels/library_kernels/fft.py describes. Out: per dimension, one kernel if a line fits into
+shared memory, otherwise one per stage over scratch memory. The stages are the prime factors of the length, with small
+ones combined. A real transform starts (RFFT) or ends (IRFFT) with the last dimension, and stores only half of it.
 
     1024 points -> radices 16, 16, 4      a prime length -> one stage of that many terms
 """

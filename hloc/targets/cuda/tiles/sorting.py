@@ -1,8 +1,8 @@
 """Sorts and top-k on the GPU: "sort" and "topk" Tiles -> CUDA C that calls sort.cuh.
 
-In: the Tiles that kernels/routines/sort.py describes. Out: one kernel if a row fits into a block's shared memory.
-Otherwise: one kernel that sorts chunks, one per round of merging, and one that moves the elements; positions are in
-scratch memory.
+In: the Tiles that kernels/library_kernels/sort.py describes. Out: one kernel if a row fits into a block's shared
+memory. Otherwise: one kernel that sorts chunks, one per round of merging, and one that moves the elements; positions
+are in scratch memory.
 """
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 across them.
 
 In: a RowGroup of many short rows, and its trial run. Out: statements in an Outline's builder, or a refusal
-(`is_short`). A block of rows is transposed into Local arrays (by shuffles, see transpose_calls.py of the CPU); each
-stage loops over the columns, with a row in each lane; results are transposed back.
+(`can_be_transposed`). A block of rows is transposed into Local arrays (by shuffles, see transpose_calls.py of the CPU);
+each stage loops over the columns, with a row in each lane; results are transposed back.
 
     for blocks of 128 rows:  for i: x[0, i] = in[i, 0]; x[1, i] = in[i, 1]; ...
                              for k: for i (VECTOR): m[i] = max(m[i], x[k, i])
@@ -26,7 +26,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
 from hloc.kernels.reductions.reduction import Reduction, finished, join, start
 from hloc.kernels.reductions.row_kernel import RowGroup, type_of
-from hloc.kernels.reductions.turned import WIDENED_BY_VECTORS
+from hloc.kernels.reductions.transposed_reduction import WIDENED_BY_VECTORS
 from hloc.machine import Machine
 
 SHORTEST = 2                    # elements of a row
@@ -39,7 +39,7 @@ WIDTH = 128                     # rows of a block
 FEWEST = 16                     # minimum number of rows
 
 
-def is_short(rows: RowGroup, machine: Machine) -> bool:
+def can_be_transposed(rows: RowGroup, machine: Machine) -> bool:
     """Whether the loops below suit a group whose parameters of full size are each read in place."""
     monoids = [Reduction(rows.group, [r], ()).monoid(r) if r.shape.is_array else None for r in rows.reduces]
     return (machine.kind == "cpu" and SHORTEST <= rows.columns <= _longest(rows) and rows.rows >= FEWEST
@@ -60,7 +60,7 @@ def _longest(rows: RowGroup) -> int:
 
 
 @dataclass
-class ShortRows:
+class TransposedRows:
     """One emission of the kernel. kept: as in a RowKernel; read: parameters that are transposed."""
 
     rows: RowGroup
@@ -72,7 +72,7 @@ class ShortRows:
         b, rows = self.outline.builder, self.rows
         with loops.parallel(b, [-(-rows.rows // WIDTH)]) as (self.block,):
             for node in self.read:
-                self.turn(node)
+                self.transpose(node)
             roots = [pair for stage in range(rows.stages + 1) for pair in rows.full_roots(stage)]
             results = {leaf: self.array(root.shape.element_type) for leaf, root in roots}
             for stage in range(rows.stages + 1):
@@ -89,7 +89,7 @@ class ShortRows:
                     for leaf, value in values:
                         self.outline.store(leaf, self.row, value)
 
-    def turn(self, parameter: Instruction) -> None:
+    def transpose(self, parameter: Instruction) -> None:
         """Transpose a parameter's rows, as stored, and read it from the copy from then on."""
         b, type = self.outline.builder, parameter.shape.element_type
         name = self.array(type)
@@ -101,7 +101,7 @@ class ShortRows:
         self.outline.elements.sources[parameter] = self.reader(name, type)
 
     def array(self, type: str) -> str:
-        return self.outline.builder.local(type, self.rows.columns * WIDTH, "turned")
+        return self.outline.builder.local(type, self.rows.columns * WIDTH, "transposed")
 
     @contextmanager
     def lanes(self, kind: str = VECTOR) -> Iterator[None]:

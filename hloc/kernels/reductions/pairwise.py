@@ -28,7 +28,7 @@ from hloc.kernels.reductions.reduction import Reduction, point_values, side_root
 from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 
-SHORTEST, LONGEST = 5, 128      # elements of a row: shorter ones are handled by reductions/short.py
+SHORTEST, LONGEST = 5, 128      # elements of a row: shorter ones are handled by reductions/unrolled_reduction.py
 FEWEST_ROWS, FEWEST_LANES, NARROWEST = 16, 12, 32
 ROWS, LANES = 32, 128           # of a block: a table is read once per row
 VECTOR_LANES = 16               # of the widest vectors
@@ -37,12 +37,12 @@ MOST_WRITTEN_OUT = 8            # columns that a vector accumulates between a lo
 PLAIN = frozenset(["broadcast", "reshape", "bitcast", "transpose", "slice", "iota", "constant"])
 
 
-def is_paired(reduction: Reduction, machine: Machine) -> bool:
+def is_pairwise(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction."""
     extents, gone = reduction.extents, reduction.reduced
     return (machine.kind == "cpu" and len(extents) > 2 and gone[-1] and not any(gone[:-1])
             and SHORTEST <= extents[-1] <= LONGEST and extents[-2] >= FEWEST_LANES and extents[-3] >= FEWEST_ROWS
-            and not reduction.has_loops and not side_roots(reduction) and bool(turned_arrays(reduction)))
+            and not reduction.has_loops and not side_roots(reduction) and bool(arrays_to_transpose(reduction)))
 
 
 def leaves_lanes_empty(reduction: Reduction) -> bool:
@@ -50,7 +50,7 @@ def leaves_lanes_empty(reduction: Reduction) -> bool:
     return reduction.extents[-2] < VECTOR_LANES
 
 
-def turned_arrays(reduction: Reduction) -> list[Instruction]:
+def arrays_to_transpose(reduction: Reduction) -> list[Instruction]:
     """The arrays stored in tables: of the arrays of the input's size that do not depend on the first of the two loops,
     those nearest to the reduction. None if a value in memory depends on both."""
     builder = Builder()
@@ -113,18 +113,18 @@ def _read_by(reduction: Reduction, node: Instruction, asked: Iterable[Indices]) 
     return {name for _, position in builder.accesses for name in indexing.variables(position)}
 
 
-class PairsNest(Nest):
+class PairwiseNest(Nest):
     """The loops of a reduction kernel over pairs."""
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         r, b = self.reduction, self.outline.builder
-        self.arrays = turned_arrays(r)
+        self.arrays = arrays_to_transpose(r)
         *outer, rows, lanes, length = r.extents
         width = min(lanes, LANES, max(NARROWEST, TABLES // (length * len(self.arrays)) // VECTOR_LANES * VECTOR_LANES))
         with loops.parallel(b, [*outer, -(-rows // ROWS), -(-lanes // width)]) as opened:
             counters = [*opened[:len(outer)], indexing.ZERO, indexing.ZERO, indexing.ZERO]
             self.width, self.block = width, opened[-1]
-            self.tables = {a: b.local(computation_type(a.shape.element_type), width * length, "turned")
+            self.tables = {a: b.local(computation_type(a.shape.element_type), width * length, "transposed")
                            for a in self.arrays}
             self.fill(list(counters))
             totals = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]

@@ -26,7 +26,7 @@ SHORTEST_LANES = 4          # if each of them is a result: the sums are independ
 MOST_OPERATIONS = 64        # per element of the last loop: more would not stay in registers
 
 
-def is_short(reduction: Reduction, machine: Machine) -> bool:
+def can_be_unrolled(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction: threads of a GPU have no vectors to fill."""
     extents = reduction.extents
     shortest = SHORTEST_VECTOR if any(reduction.reduced[:-1]) else SHORTEST_LANES
@@ -35,7 +35,7 @@ def is_short(reduction: Reduction, machine: Machine) -> bool:
             and not reduction.has_loops)
 
 
-class ShortNest(Nest):
+class UnrolledNest(Nest):
     """The loops of a reduction kernel, the last one unrolled."""
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:

@@ -1,8 +1,8 @@
 """Convolutions of few features: vectors run along the positions of an image, across the ends of its rows.
 
-In: a convolution that fills_few_lanes (tiny.py), with the fusion's operations on its result. Out: one kernel, or None
-if its arrays would be large. The channels of an image, or of a band of its rows, become planes in a Local array,
-surrounded by padding, so that every tap is a constant offset in memory, also across the end of a row:
+In: a convolution that fills_few_lanes (size_thresholds.py), with the fusion's operations on its result. Out: one
+kernel, or None if its arrays would be large. The channels of an image, or of a band of its rows, become planes in a
+Local array, surrounded by padding, so that every tap is a constant offset in memory, also across the end of a row:
 
     for each band:   plane[c, y, x] = image[y - padding, x - padding, c], or 0
                      for f: for each tap and c: for p (VECTOR): sum[f, p] += plane[c, p + tap] * filter[tap, c, f]
@@ -22,7 +22,7 @@ from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Load, Store
-from hloc.kernels.products.tiny import multiply_adds
+from hloc.kernels.products.size_thresholds import multiply_adds
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, product_result
 
@@ -30,15 +30,15 @@ LANES = 16                      # the sums of an image are padded to whole vecto
 ROOM, MOST_ROOM = 1 << 15, 1 << 17      # bytes of both Local arrays: they stay in the L1 cache, or in the L2 cache
 
 
-def lower_planes_convolution(group: Group, convolution: Instruction) -> Lowered | None:
+def lower_planar_convolution(group: Group, convolution: Instruction) -> Lowered | None:
     """The kernel of such a convolution and its epilogue; None where its arrays would be too large."""
-    planes = _Planes(group, convolution)
+    planes = _Planar(group, convolution)
     if planes.bytes > MOST_ROOM:
         return None
     return Lowered((planes.kernel(),), can_share=tuple(shareable(group, (convolution,))))
 
 
-class _Planes:
+class _Planar:
     """The loops of one kernel. band: rows of a result at a time; reach: the distance from the first tap to the last;
     plane: rows and columns that the windows of a band cover."""
 

@@ -21,7 +21,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.elemental.row_places import NotFlat, RowPlaces
+from hloc.kernels.elemental.row_addresses import NotContiguous, RowAddresses
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
@@ -53,7 +53,7 @@ LEAST_WORK = 4                  # operations per element that are worth tables,
 FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
 
 
-def with_flat_rows(kernel: Kernel) -> Kernel | None:
+def with_collapsed_rows(kernel: Kernel) -> Kernel | None:
     """The kernel with its short rows collapsed; None if there are none."""
     body = _statements(kernel.body)
     return None if body == kernel.body else kernel._replace(body=body)
@@ -79,7 +79,7 @@ def _joined(outer: For) -> Iterator[list[Stmt]]:
     for loops in (*nests, [outer]):
         try:
             yield _Rows(loops).joined()
-        except NotFlat:
+        except NotContiguous:
             continue
 
 
@@ -93,7 +93,7 @@ class Result(NamedTuple):
     rest: Expr
 
 
-class _Rows(RowPlaces):
+class _Rows(RowAddresses):
     """tables: the expressions that they store, and their names; results: those copied to their positions after the long
     row."""
 
@@ -101,13 +101,13 @@ class _Rows(RowPlaces):
         super().__init__(loops)
         total = prod(loop.extent for loop in loops) * self.length
         if not 1 < self.length <= LONGEST or self.length % LANES == 0 or total < SHORTEST:
-            raise NotFlat
+            raise NotContiguous
         if len(loops) > 1 and loops[-1].extent * self.length > ELEMENTS:
-            raise NotFlat
+            raise NotContiguous
         are_bytes = all(ELEMENT_TYPES[s.value.type].bits <= 8 for s in self.columns.body if isinstance(s, Store))
         least = 1 if are_bytes else FUNCTION if self.length % (LANES // 2) == 0 else LEAST_WORK
         if _work(self.columns.body) < least:
-            raise NotFlat
+            raise NotContiguous
         self.written = {s.buffer for s in self.columns.body if isinstance(s, Store)}
         self.tables: dict[Expr, str] = {}
         self.results: list[Result] = []
@@ -137,11 +137,11 @@ class _Rows(RowPlaces):
     def spread(self, position: Expr) -> tuple[int, Expr]:
         """The stride in the outer loop of a position that is otherwise contiguous, and the rest."""
         if _work(self.columns.body) < FUNCTION:
-            raise NotFlat
+            raise NotContiguous
         steps, rest = self.place(position)
         step = steps.pop(self.outer.name, 0)
         if steps != {n: own for n, own in self.steps.items() if n != self.outer.name}:
-            raise NotFlat
+            raise NotContiguous
         return step, rest
 
     def value(self, expr: Expr) -> Expr:
@@ -178,13 +178,13 @@ class _Rows(RowPlaces):
             return expr
         loads = [e for e in self.everything([expr]) if isinstance(e, Load)]
         if expr.type == INDEX or any(e.buffer in self.written or self.is_gathered(e) for e in loads):
-            raise NotFlat
+            raise NotContiguous
         if expr.type == "pred":
             kept = Apply("convert", (expr,), "s32")
             return Apply("compare_ne", (self.table(kept), Const(0, "s32")), "pred")
         name = self.tables.setdefault(expr, f"{self.columns.name}_flat{len(self.tables)}")
         if len(self.tables) > max(MOST_TABLES, _work(self.columns.body) // WORK_OF_TABLE):
-            raise NotFlat
+            raise NotContiguous
         return Load(name, self.lane, expr.type)
 
     # -- the loops ---------------------------------------------------------------------------------------------------

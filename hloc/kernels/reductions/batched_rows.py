@@ -1,9 +1,9 @@
 """Row groups of short rows, such as a layer norm of 32 features: several rows go through each stage together.
 
-In: a RowGroup of short rows, and its trial run. Out: statements in an Outline's builder, or a refusal (`go_together`).
-A sum of lanes has the latency of a chain of shuffles, and the values per row that of a division and a root; row by row,
-these latencies add up. So all rows of a block are summed first, and the values per row are computed for all of them in
-vectors:
+In: a RowGroup of short rows, and its trial run. Out: statements in an Outline's builder, or a refusal
+(`can_be_batched`). A sum of lanes has the latency of a chain of shuffles, and the values per row that of a division and
+a root; row by row, these latencies add up. So all rows of a block are summed first, and the values per row are computed
+for all of them in vectors:
 
     for blocks of 16 rows:  for i: { t = 0; for k (VECTOR): t += x[i, k];  sum[i] = t }
                             for i (VECTOR): mean[i] = sum[i] / columns
@@ -29,7 +29,7 @@ FEWEST, MOST = 8, 16            # rows of a block: at most a vector of f32
 LONGEST = 256                   # elements of a row
 
 
-def go_together(rows: RowGroup, trial: RowKernel, machine: Machine) -> bool:
+def can_be_batched(rows: RowGroup, trial: RowKernel, machine: Machine) -> bool:
     """Whether the loops below suit a group."""
     return (machine.kind == "cpu" and 1 < rows.columns <= LONGEST and rows.rows > 1
             and len(rows.row_extents) == len(rows.column_extents) == 1)
@@ -40,14 +40,14 @@ def rows_of_block(rows: int) -> int:
     return rows if rows <= MOST else next((n for n in range(MOST, FEWEST - 1, -1) if rows % n == 0), MOST)
 
 
-class RowsTogether(RowKernel):
-    """One emission of the kernel. together: rows of a block; `row` and `column` as in a RowKernel."""
+class BatchedRows(RowKernel):
+    """One emission of the kernel. batch: rows of a block; `row` and `column` as in a RowKernel."""
 
     def emit(self) -> None:
         builder, rows = self.outline.builder, self.rows
-        self.together = rows_of_block(rows.rows)
-        with loops.parallel(builder, [-(-rows.rows // self.together)]) as (self.block,):
-            self.locals = {node: builder.local(type_of(node), rows.columns * self.together) for node in self.kept}
+        self.batch = rows_of_block(rows.rows)
+        with loops.parallel(builder, [-(-rows.rows // self.batch)]) as (self.block,):
+            self.locals = {node: builder.local(type_of(node), rows.columns * self.batch) for node in self.kept}
             for stage in range(rows.stages + 1):
                 self.places.append(None)
                 self.stage(stage)
@@ -58,13 +58,13 @@ class RowsTogether(RowKernel):
     @contextmanager
     def lanes(self, kind: str = VECTOR) -> Iterator[None]:
         """The loop over the rows of a block; sets self.row."""
-        with loops.block_loop(self.outline.builder, self.rows.rows, self.together, self.block, kind) as self.row:
+        with loops.block_loop(self.outline.builder, self.rows.rows, self.batch, self.block, kind) as self.row:
             yield
 
     @property
     def inside(self) -> Index:
         """The number of the row within its block."""
-        return indexing.subtract(self.row, indexing.scale(self.block, self.together))
+        return indexing.subtract(self.row, indexing.scale(self.block, self.batch))
 
     @property
     def place(self) -> Index:
@@ -75,7 +75,7 @@ class RowsTogether(RowKernel):
         work, builder = self.work(stage), self.outline.builder
         if not any(work):
             return
-        totals = [[builder.local(t, self.together, "sum") for _, _, t in part.accumulators] for part in work.parts]
+        totals = [[builder.local(t, self.batch, "sum") for _, _, t in part.accumulators] for part in work.parts]
         names = [name for own in totals for name in own]
         with builder.pinned([*names, *(self.locals[node] for node in work.kept)]), self.lanes(SERIAL):
             for part, own, values in zip(work.parts, totals, self.along_row(work)):
@@ -109,7 +109,7 @@ class RowsTogether(RowKernel):
         nodes = rows.spread_after(stage)
         if not nodes:
             return
-        names = [builder.local(type_of(node), self.together, "each") for node in nodes]
+        names = [builder.local(type_of(node), self.batch, "each") for node in nodes]
         with builder.pinned(names), self.lanes():
             values = [self.outline.elements.value(n, indexing.delinearize(self.row, n.shape.dimensions)) for n in nodes]
             for name, value in zip(names, values):

@@ -27,7 +27,7 @@ SHORTEST, SHORTEST_BF16 = 16, 32        # elements of a row
 MOST_KEPT = 4096                        # values of a row that are computed only once
 
 
-def is_choice(reduction: Reduction, machine: Machine) -> bool:
+def is_argmax(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction."""
     if machine.kind != "cpu" or len(reduction.reduces) != 1 or sum(reduction.reduced) != 1:
         return False
@@ -49,7 +49,7 @@ def places_count(reduction: Reduction, reduce: Instruction) -> bool:
         d for d in reduce.get("dimensions") if reduction.dimensions[d] > 1)
 
 
-class ChoiceNest(Nest):
+class ArgmaxNest(Nest):
     """The loops of an argmax or argmin kernel. kept: the Local array that holds the values of a row."""
 
     kept: str | None = None

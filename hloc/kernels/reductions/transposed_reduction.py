@@ -29,14 +29,14 @@ from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Var
 from hloc.kernels.monoids import chosen_float, chosen_integer
-from hloc.kernels.reductions.choice import places_count
+from hloc.kernels.reductions.argmax import places_count
 from hloc.kernels.reductions.nest import MOST_OPERATIONS, Nest
 from hloc.kernels.reductions.reduction import Reduction, side_roots, start
 from hloc.kernels.rules.loops import accumulate
 from hloc.kernels.scalars import computation_type, narrow, widen
 from hloc.machine import Machine
 
-SHORTEST, LONGEST = 5, 31   # elements of a row: shorter ones are handled by reductions/short.py,
+SHORTEST, LONGEST = 5, 31   # elements of a row: shorter ones are handled by reductions/unrolled_reduction.py,
 LONGEST_OF_PAIRS = 128      # and longer ones by vectors of one row
 FEW_INTEGERS, LONGEST_OF_INTEGERS = 12, 63          # of small integers that become floats
 FEW_OPERATIONS = 3          # per element: a widening, and a sum
@@ -46,14 +46,14 @@ MOST_OF_COLUMN = 64         # operations
 MOST_WIDENED = 4            # pairs of 8 and 64 bits take longer in vectors than one by one
 WIDENED_BY_VECTORS = ("f16", "bf16")
 AT_ONCE = 4                 # columns whose code is unrolled
-MOST_TURNED = 4             # source arrays of one array
+MOST_TRANSPOSED = 4             # source arrays of one array
 MOVES = ("broadcast", "reshape", "bitcast", "transpose", "slice", "dynamic-slice", "copy")
 FEW = 16                    # elements of a row that fill too little of a vector
 WIDEST_VECTOR = 64          # bytes
 FUNCTION = 10               # operations
 
 
-def is_turned(reduction: Reduction, machine: Machine) -> bool:
+def is_transposed(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction."""
     extents, gone = reduction.extents, reduction.reduced
     return (machine.kind == "cpu" and len(extents) > 1 and gone[-1] and not any(gone[:-1])
@@ -98,7 +98,7 @@ def _computes_half_vectors(reduction: Reduction) -> bool:
 def _reads_few(reduction: Reduction) -> bool:
     """Whether the inputs of reduces, and results beside them, are computed from few transposed arrays."""
     roots = [root for _, root in side_roots(reduction)]
-    return len(turned_for(reduction, [*arrays_of(reduction), *roots])) <= MOST_TURNED
+    return len(arrays_to_transpose(reduction, [*arrays_of(reduction), *roots])) <= MOST_TRANSPOSED
 
 
 def makes_floats_of_few_bytes(reduction: Reduction) -> bool:
@@ -150,11 +150,11 @@ def part_of(reduction: Reduction) -> int:
 def sources(reduction: Reduction, array: Instruction) -> list[Instruction]:
     """The arrays to transpose for an array: its sources, if computed position by position, or itself, if that is
     expensive."""
-    found = turned_for(reduction, [array])
-    return found if len(found) <= MOST_TURNED else [array]
+    found = arrays_to_transpose(reduction, [array])
+    return found if len(found) <= MOST_TRANSPOSED else [array]
 
 
-def turned_for(reduction: Reduction, arrays: Sequence[Instruction]) -> list[Instruction]:
+def arrays_to_transpose(reduction: Reduction, arrays: Sequence[Instruction]) -> list[Instruction]:
     """The sources of arrays, if computed position by position, except those that vectors across rows read in place."""
     known = reduction.group.parameters
     found, seen, stack = [], set(arrays), list(reversed(arrays))
@@ -197,7 +197,7 @@ def _lies_in_lanes(reduction: Reduction, node: Instruction) -> bool:
     return all(indexing.coefficient_of(p, names[lane]) in (0, 1) for _, p in builder.accesses)
 
 
-class TurnedNest(Nest):
+class TransposedNest(Nest):
     """The loops of a reduction kernel over transposed rows."""
 
     MOST_COLUMNS = 128
@@ -207,9 +207,9 @@ class TurnedNest(Nest):
         lane, part = lane_of(r.extents), part_of(r)
         with self.blocks(lane) as (counters, width, block):
             self.width = width
-            self.names = {a: b.local(stored_type(r, a), width * part, "turned")
+            self.names = {a: b.local(stored_type(r, a), width * part, "transposed")
                           for a in self.turned_arrays()}
-            self.results = {leaf: b.local(root.shape.element_type, width * part, "turned")
+            self.results = {leaf: b.local(root.shape.element_type, width * part, "transposed")
                             for leaf, root in side_roots(r)}
             at_once = AT_ONCE if r.operations <= MOST_OPERATIONS else 1
             over_block = partial(self.column_loop, counters, lane, width, block)
@@ -217,7 +217,7 @@ class TurnedNest(Nest):
             over_block(lambda j: self.clear(totals, j))
             with b.loop(r.extents[-1] // part, SERIAL) as number:
                 first = indexing.scale(number, part)
-                self.turn(counters, block, first)
+                self.transpose(counters, block, first)
                 self.outline.share_broadcasts()
                 groups, rest = divmod(part, at_once)
                 with b.loop(groups, SERIAL) as group, b.pinned(self.results.values()):
@@ -227,17 +227,17 @@ class TurnedNest(Nest):
                     place = indexing.constant(part - rest)
                     with b.pinned(self.results.values()):
                         over_block(lambda j: self.take_columns(counters, j, first, place, rest, totals))
-                self.turn_back(counters, block, first)
+                self.transpose_back(counters, block, first)
             counters[-1] = indexing.ZERO
             over_block(lambda j: finish(counters, [b.let(self.at(name, t, j)) for name, t in totals]))
 
     def turned_arrays(self) -> list[Instruction]:
         """The arrays with a table: for results beside the reduces, too, which then read few arrays."""
         r, roots = self.reduction, [root for _, root in side_roots(self.reduction)]
-        return turned_for(r, [*arrays_of(r), *roots]) if roots else \
+        return arrays_to_transpose(r, [*arrays_of(r), *roots]) if roots else \
             list(dict.fromkeys(s for a in arrays_of(r) for s in sources(r, a)))
 
-    def turn(self, counters: list[Index], block: Index, first: Index) -> None:
+    def transpose(self, counters: list[Index], block: Index, first: Index) -> None:
         """Transpose a part of the rows of a block, from column `first` on, into the Local arrays; values that are more
         than a copy are computed before, row by row."""
         b, r, width, part = self.outline.builder, self.reduction, self.width, part_of(self.reduction)
@@ -263,7 +263,7 @@ class TurnedNest(Nest):
                 b.store(name, indexing.add(indexing.scale(row, part), column), self.copied(array, counters))
         return name
 
-    def turn_back(self, counters: list[Index], block: Index, first: Index) -> None:
+    def transpose_back(self, counters: list[Index], block: Index, first: Index) -> None:
         """Transpose the results of the input's size of a part back to their positions."""
         r, b, lane, width = self.reduction, self.outline.builder, lane_of(self.reduction.extents), self.width
         for leaf, root in side_roots(r):
@@ -283,7 +283,8 @@ class TurnedNest(Nest):
         for k in range(count):
             column = indexing.shift(place, k)
             counters[-1] = indexing.add(first, column)
-            self.take(accumulators, self.turned(counters, indexing.add(indexing.scale(column, self.width), row)))
+            places = indexing.add(indexing.scale(column, self.width), row)
+            self.take(accumulators, self.transposed_inputs(counters, places))
         for (name, _), total in zip(totals, accumulators):
             b.store(name, row, total)
 
@@ -327,7 +328,7 @@ class TurnedNest(Nest):
             return self.outline.builder.load(buffer, array.shape.element_type, flat)
         return narrow(self.outline.elements.value(array, index), stored_type(self.reduction, array))
 
-    def turned(self, counters: list[Index], place: Index) -> list[list[Expr]]:
+    def transposed_inputs(self, counters: list[Index], place: Index) -> list[list[Expr]]:
         """The inputs of each reduce for one column, from the Local arrays or in place; results beside them are stored
         in such arrays."""
         def read(array: Instruction) -> Callable[[Indices], Expr]:

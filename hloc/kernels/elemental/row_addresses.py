@@ -1,8 +1,8 @@
 """Positions in loops over rows: which loops an expression depends on, and which positions are contiguous over all rows.
 
 In: nested loops, the innermost of which, a VECTOR loop over columns, stores elements. Out: for an expression the loops
-that change it; for a position its start, if its stride is one element per column, and one row per row. NotFlat if there
-is no such answer.
+that change it; for a position its start, if its stride is one element per column, and one row per row. NotContiguous if
+there is no such answer.
 
     for row < 64:  for c < 5 (VECTOR):  out[5 row + c + 7]             along(5 row + c + 7) = 7
 """
@@ -15,11 +15,11 @@ from hloc.kernels.ir import VECTOR, Expr, For, Let, Load, Store, Var
 from hloc.kernels.walks import parts
 
 
-class NotFlat(Exception):
+class NotContiguous(Exception):
     """Elements of these rows are not contiguous, or need values that no table holds."""
 
 
-class RowPlaces:
+class RowAddresses:
     """One or two loops over rows that contain only Lets and the next loop. before: Lets of a row; inner: Lets of an
     element, by name; length: columns."""
 
@@ -29,7 +29,7 @@ class RowPlaces:
         if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)
                 and all(isinstance(loop.extent, int) for loop in loops) and all(isinstance(s, Let) for s in before)
                 and all(isinstance(s, (Let, Store)) for s in columns.body)):
-            raise NotFlat
+            raise NotContiguous
         self.loops, self.columns, self.length = loops, columns, columns.extent
         self.before: dict[str, Expr] = {s.name: s.value for s in before}
         self.inner: dict[str, Expr] = {s.name: s.value for s in columns.body if isinstance(s, Let)}
@@ -58,18 +58,18 @@ class RowPlaces:
                 self.columns.name: 1}
 
     def place(self, position: Expr) -> tuple[dict[str, int], Expr]:
-        """A position as strides of the loops and the rest. NotFlat if the rest changes with the loops."""
+        """A position as strides of the loops and the rest. NotContiguous if the rest changes with the loops."""
         form = affine(position, self.forms)
         rest = form.without(*self.steps)
         if any(map(self.depends, rest.terms)):
-            raise NotFlat
+            raise NotContiguous
         return {n: step for n in self.steps if (step := form.factor(n))}, rest.expression()
 
     def along(self, position: Expr) -> Expr | None:
         """The start of a position that is contiguous over all elements; None for others."""
         try:
             steps, rest = self.place(position)
-        except NotFlat:
+        except NotContiguous:
             return None
         own = {n: step for n, step in self.steps.items() if self.extent_of(n) > 1}
         return rest if {n: step for n, step in steps.items() if n in own} == own else None

@@ -45,7 +45,7 @@ class Row(NamedTuple):
     loop: For
 
 
-def in_row_blocks(kernel: Kernel) -> Kernel:
+def with_row_fission(kernel: Kernel) -> Kernel:
     """The kernel with the scalar work of its short rows vectorized, if there is any."""
     body = tuple(_statement(s) for s in kernel.body)
     return kernel if body == kernel.body else kernel._replace(body=body)

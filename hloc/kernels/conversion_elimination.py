@@ -15,7 +15,7 @@ from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
 
 
-def unconverted(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def without_conversions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The statements, with such names in storage form."""
     widened = {s.name: s.value.arguments[0] for s in walk(body) if isinstance(s, Let) and _is_widening(s.value)}
     if not widened:

@@ -50,7 +50,7 @@ def with_blocks_of_rows(kernel: Kernel, cores: int) -> Kernel | None:
     if columns is None:
         return None
     before = rows.body[:-1]
-    alike = rows_alike(rows.name, rows.extent, before)
+    alike = equal_rows(rows.name, rows.extent, before)
     block = block_of(alike, rows.extent, cores)
     tables = Tables(rows, columns, alike)
     if block < FEWEST_ROWS or not tables.are_worth():
@@ -88,7 +88,7 @@ def columns_of(rows: For) -> For | None:
     return columns if simple and columns.extent <= LONGEST else None
 
 
-def rows_alike(row: str, extent: int, lets: Iterable[Let]) -> int:
+def equal_rows(row: str, extent: int, lets: Iterable[Let]) -> int:
     """How many consecutive rows have the same quotients by which `lets` divide the row's number; all, if none does."""
     divisors = [d for let in lets for d in _divisors(let.value, row)]
     return gcd(extent, *divisors)
