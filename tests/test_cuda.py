@@ -36,7 +36,8 @@ from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.kernels.walks import walk
 from hloc.targets.cuda import compiler
 from hloc.targets.cuda.gpus import GPUS, gpu_named
-from hloc.targets.cuda.loops.ranges import fits, narrowed
+from hloc.targets.cuda.loops.kernels import kernel_source
+from hloc.targets.cuda.loops.ranges import fits
 from hloc.targets.cuda.loops.teams import Total, team_kernel
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
@@ -285,8 +286,9 @@ def test_ranges_of_positions():
     assert not fits(kernel(Apply("convert", (Const(1, "s32"),), INDEX)))
     assert not fits(kernel(i, 1 << 30))
     assert not fits(kernel(Apply("divide", (two, i), INDEX)))                                           # by zero
-    assert narrowed("/* a long way */\nlong x = (long)y * 8L; unsigned long long z; for (long i = 0;") == \
-        "/* a long way */\nint x = y * 8; unsigned long long z; for (int i = 0;"
+    for extent, index in ((1000, "int"), (1 << 30, "long")):
+        text, _ = kernel_source(kernel(i, extent), "k", H100)
+        assert f"for ({index} " in text
 
 
 # -- what sources say --------------------------------------------------------------------------------------------------

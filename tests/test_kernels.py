@@ -40,6 +40,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.lower import lower
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
+from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_source
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
@@ -54,7 +55,7 @@ from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_
 from hloc.targets.cpu.vector_loops.tail_overlap import tail_overlap
 from hloc.targets.cpu.vector_loops.transpose_calls import turn_calls
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
-from hloc.targets.printer import CUDA, C, escaped, expression, print_kernel
+from hloc.targets.printer import CUDA, C, escaped, print_kernel
 from hloc.text import parse_module
 
 DATA = Path(__file__).parent.parent / "testdata"

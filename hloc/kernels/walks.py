@@ -60,10 +60,15 @@ def defined(statements: Iterable[Stmt]) -> set[str]:
     return {s.name for s in walk(statements) if isinstance(s, (Let, Mutable, For))}
 
 
+def assigned(statements: Iterable[Stmt]) -> set[str]:
+    """The names of the Mutables that statements assign, nested ones too."""
+    return {s.name for s in walk(statements) if isinstance(s, Assign)}
+
+
 def varying(statements: Iterable[Stmt]) -> set[str]:
     """The names that may have another value in each iteration of a loop over these statements: those that they define,
     and those that they assign to."""
-    return defined(statements) | {s.name for s in walk(statements) if isinstance(s, Assign)}
+    return defined(statements) | assigned(statements)
 
 
 def taken_in(s: Assign) -> Expr | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hloc.kernels.ir import INDEX, Apply, Expr, Stmt, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.walks import expressions, parts, walk, with_parts
-from hloc.targets.printer import c_type, expression
+from hloc.targets.c_expressions import c_type, expression
 
 CALLED = "called_"
 HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])

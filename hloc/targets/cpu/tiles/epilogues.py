@@ -36,12 +36,13 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.walks import parts, with_expressions, with_parts
+from hloc.targets.c_expressions import c_type
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers
 from hloc.targets.cpu.vector_loops.half_conversion import by_numbers, part_of_group, row_in_groups
 from hloc.targets.cpu.vector_loops.half_rounding_groups import VECTOR_LANES
 from hloc.targets.cpu.vector_loops.load_speculation import epilogue_with_loads_first
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
-from hloc.targets.printer import C, buffer_declarations, c_type, print_statements
+from hloc.targets.printer import C, buffer_declarations, print_statements
 
 SMALL = 16            # factors up to this, and all divisors, stay constants: compilers make shifts of them
 PARAMETERS = ("long batch, long first_row, long first_column, long rows,",

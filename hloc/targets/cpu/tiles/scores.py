@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from hloc.kernels.attention.score_masks import is_needed, loads_of, mask_of, names_in
 from hloc.kernels.ir import INDEX, Apply, Expr, Let, Tile, Var
+from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.tiles.epilogues import Epilogue, with_names
-from hloc.targets.printer import C, buffer_declarations, expression, print_statements
+from hloc.targets.printer import C, buffer_declarations, print_statements
 
 OPERANDS = 3                     # buffers before those that the score reads
 LARGEST_INT = (1 << 31) - 1

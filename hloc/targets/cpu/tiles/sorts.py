@@ -14,7 +14,8 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Expr, Tile, Var
 from hloc.kernels.scalars import computation_type, is_narrow, widen
 from hloc.machine import Machine
-from hloc.targets.printer import C, c_type, comment, expression, print_statements
+from hloc.targets.c_expressions import c_type, expression
+from hloc.targets.printer import C, comment, print_statements
 
 KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
 FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: with half of its lanes, or all

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, attention_kind
 from hloc.targets.cpu.scratch.convolution import arguments
 from hloc.targets.cpu.scratch.convolution_ways import way_of
@@ -20,7 +21,7 @@ from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk
 from hloc.targets.cpu.tiles.triangular import cholesky, triangular_solve
-from hloc.targets.printer import c_type, comment, expression
+from hloc.targets.printer import comment
 
 CHECK = "extern int hloc_out_of_memory;\n"
 

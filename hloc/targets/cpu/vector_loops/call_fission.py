@@ -62,10 +62,9 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts, with_vector_loops
+from hloc.kernels.walks import assigned, expressions, parts, walk, with_expressions, with_parts, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
-from hloc.targets.printer import assigned
 
 CALLED = frozenset(["sin", "cos", "tan", "remainder", "sinh", "cosh", "asinh", "acosh", "atanh", "round_nearest_afz"])
 OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sinh", "cosh", "sin", "cos", "tan", "tanh", "power"])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from hloc.kernels.affine import Affine, affine, forms, of_names
 from hloc.kernels.ir import Expr, For, Let, Load, Stmt, Store
-from hloc.targets.printer import expression
+from hloc.targets.c_expressions import expression
 
 
 def is_copy(s: Stmt | None) -> bool:

@@ -7,8 +7,8 @@ In: a loop. Out: the call, in C; the called functions are in function_definition
 from __future__ import annotations
 
 from hloc.kernels.ir import SERIAL, Apply, For, Load, Store
+from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.vector_loops.function_outlining import ROW
-from hloc.targets.printer import expression
 
 
 def function_call(s: For) -> str | None:

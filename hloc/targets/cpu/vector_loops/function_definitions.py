@@ -14,13 +14,14 @@ from collections.abc import Iterable
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Buffer, For, Kernel, Load, Stmt, Store, Var
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.function_calls import name_of
 from hloc.targets.cpu.vector_loops.function_outlining import ROUND, ROW
 from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
 from hloc.targets.functions import guarded
-from hloc.targets.printer import c_type, pointer_type
+from hloc.targets.printer import pointer_type
 
 
 def row_definitions(statements: Iterable[Stmt], machine: Machine) -> list[str]:

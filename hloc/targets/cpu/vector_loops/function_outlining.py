@@ -41,11 +41,10 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import expressions, parts, with_expressions, with_parts
+from hloc.kernels.walks import assigned, expressions, parts, with_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
 from hloc.targets.functions import functions_in, is_called, with_calls
-from hloc.targets.printer import assigned
 
 MOST_INLINED = 16               # functions of a kernel, and of everything outside of loops
 MOST_WAITING = 24               # rows of results that may be pending before their uses are computed

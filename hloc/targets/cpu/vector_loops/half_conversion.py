@@ -41,11 +41,11 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.operations import HEAVY
-from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_expressions, with_parts
+from hloc.kernels.walks import assigned, expressions, parts, walk, with_all_expressions, with_expressions, with_parts
 from hloc.machine import Machine
+from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.vector_loops.copies import pointer
 from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
-from hloc.targets.printer import assigned, expression
 
 BLOCK = 256                     # elements: several Local arrays of this size fit into the L1 cache
 LONG_BLOCK, FEW_ARRAYS = 2048, 2

@@ -38,9 +38,8 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import expressions, parts, walk, with_parts
+from hloc.kernels.walks import assigned, expressions, parts, walk, with_parts
 from hloc.targets.cpu.vector_loops.reduction_tree import NEUTRAL, joined, term_of
-from hloc.targets.printer import assigned
 
 VECTOR_LANES = 16               # of f32 in the widest vectors
 LANES = 64                      # of the largest groups

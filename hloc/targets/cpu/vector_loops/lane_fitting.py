@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Kernel, Let, Load, Store
-from hloc.kernels.walks import expressions, parts, with_vector_loops
+from hloc.kernels.walks import assigned, expressions, parts, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.functions import is_function
-from hloc.targets.printer import assigned, simd_reduction
+from hloc.targets.printer import simd_reduction
 
 LEAST_BYTES = 32                # of a vector of the widest type: below there is no gain
 # Costs relative to a 64-byte vector (1): a vector of LEAST_BYTES, one element, combining the float lanes of 64 bytes.

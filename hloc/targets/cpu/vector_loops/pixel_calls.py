@@ -21,8 +21,8 @@ from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.walks import with_parts
+from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.vector_loops.copies import place, pointer
-from hloc.targets.printer import expression
 
 ROUTINES = ("hloc_move_pixels", "hloc_join_pixels")
 REGISTER = 16                   # bytes

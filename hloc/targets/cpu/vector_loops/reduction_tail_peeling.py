@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, For, Kernel, Let, Load, Stmt, Store, Var
-from hloc.kernels.walks import expressions, parts, with_vector_loops
+from hloc.kernels.walks import assigned, expressions, parts, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
-from hloc.targets.printer import assigned
 
 LONGEST_OF_INTEGERS, LONGEST_OF_FLOATS = 256, 64    # elements of a row
 HALF = 32                                           # bytes of the widest vectors

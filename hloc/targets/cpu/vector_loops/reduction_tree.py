@@ -34,10 +34,9 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
+from hloc.kernels.walks import assigned, expressions, parts, taken_in, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.functions import is_function
-from hloc.targets.printer import assigned
 
 NEUTRAL = {"add": 0, "multiply": 1}
 FLOATS = ("f32", "f64")

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine
 from hloc.kernels.ir import SERIAL, VECTOR, Buffer, Expr, For, Store
+from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
-from hloc.targets.printer import expression
 
 ROUTINE = "hloc_spread_rows"
 

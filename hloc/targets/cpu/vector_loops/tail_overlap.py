@@ -36,11 +36,10 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
+from hloc.kernels.walks import assigned, expressions, parts, taken_in, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.half_conversion import row_call
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
-from hloc.targets.printer import assigned
 
 LANES, HALF = 16, 8
 LONGEST = 64 * LANES            # for longer rows the remainder is a small part

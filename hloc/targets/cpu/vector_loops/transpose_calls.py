@@ -13,8 +13,8 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import Expr, For, Let, Store
+from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
-from hloc.targets.printer import expression
 
 SIZES = (1, 2, 4, 8)            # bytes of an element
 FEWEST = 4                      # rows, and columns: fewer fill too little of a register

@@ -14,13 +14,14 @@ from hloc.kernels import scalars
 from hloc.kernels.affine import affine
 from hloc.kernels.ir import INDEX, Buffer, Expr, Tile, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.libraries import cudnn
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution, Tensor
 from hloc.targets.cuda.libraries.products import named_epilogue
 from hloc.targets.cuda.tiles.convolutions import constants_of, epilogue
 from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct
-from hloc.targets.printer import c_type, comment, expression
+from hloc.targets.printer import comment
 
 SMALLEST = 1 << 24                  # multiply-adds; with fewer the call costs more than the convolution
 THREADS = 256

@@ -33,8 +33,7 @@ from hloc.kernels.ir import (
     Var,
     While,
 )
-from hloc.kernels.walks import defined, expressions, loads, parts, walk, with_expressions, with_parts
-from hloc.targets.printer import assigned
+from hloc.kernels.walks import assigned, defined, expressions, loads, parts, walk, with_expressions, with_parts
 
 REGISTERS = 64                      # the most that one lane uses for all its arrays
 LARGEST_BLOCK, REGISTERS_OF_LARGEST = 1024, 32

@@ -33,19 +33,20 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import loads, walk, with_all_expressions, with_expressions
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.atomics import with_atomics
 from hloc.targets.cuda.loops.kept_rows import REGISTERS, with_kept_rows
 from hloc.targets.cuda.loops.owners import with_owners
 from hloc.targets.cuda.loops.packs import Packs, common_width, packs_of
 from hloc.targets.cuda.loops.quotients import with_quotients
-from hloc.targets.cuda.loops.ranges import fits, narrowed
+from hloc.targets.cuda.loops.ranges import fits
 from hloc.targets.cuda.loops.space import space_of, with_loads
 from hloc.targets.cuda.loops.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
 from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
 from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
 from hloc.targets.functions import definitions, functions_in, with_calls
-from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, expression, pointer_type, print_kernel
+from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type, print_kernel
 
 THREADS = 256
 BLOCKS_PER_SM = 16
@@ -57,9 +58,9 @@ MOST_INLINED = 32                       # functions of a kernel
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits if that is enough (ranges.py)."""
     kernel = dealt_out(kernel, gpu)
-    text, start = _wide_source(form_of(kernel, gpu), name, gpu)
-    text = "\n".join([*definitions(kernel.body), text])
-    return (narrowed(text) if fits(kernel) else text), start
+    form = form_of(kernel, gpu)
+    text = _printed(form, name, "int" if fits(kernel) else "long")
+    return "\n".join([*definitions(kernel.body), text]), geometry_of(form, name, gpu)
 
 
 def dealt_out(kernel: Kernel, gpu: Machine) -> Kernel:
@@ -99,15 +100,16 @@ def form_of(kernel: Kernel, gpu: Machine) -> Form:
     return Form(kept, team=team if kept is kernel else team_kernel(kept, gpu))
 
 
-def _wide_source(form: Form, name: str, gpu: Machine) -> tuple[str, Geometry]:
+def _printed(form: Form, name: str, index: str) -> str:
+    """The text. index: the C type of positions."""
     kernel, tiling, vectors, team = form
     if tiling is not None:
-        text = print_tiled(kernel, tiling, name)
-    elif vectors is not None:
-        text = print_vectors(kernel, vectors, name)
-    else:
-        text = print_team_kernel(kernel, team, name) if team else print_kernel(kernel, CUDA, name)
-    return text, geometry_of(form, name, gpu)
+        return print_tiled(kernel, tiling, name, index)
+    if vectors is not None:
+        return print_vectors(kernel, vectors, name, index)
+    if team is not None:
+        return print_team_kernel(kernel, team, name, index)
+    return print_kernel(kernel, CUDA, name, printer=StatementPrinter(CUDA, index=index))
 
 
 def geometry_of(form: Form, name: str, gpu: Machine) -> Geometry:
@@ -142,16 +144,16 @@ def threads_of(kernel: Kernel) -> int:
     return loop.extent * (inner.extent if joined else 1)
 
 
-def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str) -> str:
+def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str, index: str) -> str:
     """A whole kernel for teams, as a function called `name`."""
-    printer = TeamPrinter(CUDA, team=team, kernel=kernel)
+    printer = TeamPrinter(CUDA, index=index, team=team, kernel=kernel)
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     block = team.threads * team.teams
     bounds = f"{block}, 1" if block == LARGEST_BLOCK else block     # else ptxas spills to fit two blocks into an SM
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
     lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
-    printer.line(1, f"const long lane = {lane};")
+    printer.line(1, f"const {index} lane = {lane};")
     if team.threads > WARP and any(isinstance(s, Total) for s in walk(team.body)):
         printer.line(1, f"__shared__ unsigned long long totals[{team.threads // WARP}];")
     printer.statements(team.before, 1)
@@ -165,10 +167,10 @@ def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str) -> str:
 
 def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
     """The loop over the rows of this team."""
-    i, teams = team.counter, team.teams
-    start = "blockIdx.x" if teams == 1 else f"blockIdx.x * {teams}L + threadIdx.x / {WARP}"
-    step = "gridDim.x" if teams == 1 else f"gridDim.x * {teams}L"
-    printer.line(1, f"for (long {i} = {start}; {i} < {team.rows}; {i} += {step}) {{")
+    i, teams = team.counter, f"{team.teams}L" if printer.index == "long" else str(team.teams)
+    start = "blockIdx.x" if team.teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {WARP}"
+    step = "gridDim.x" if team.teams == 1 else f"gridDim.x * {teams}"
+    printer.line(1, f"for ({printer.index} {i} = {start}; {i} < {team.rows}; {i} += {step}) {{")
     printer.statements(team.body, 2)
     printer.line(1, "}")
 
@@ -193,7 +195,7 @@ class TeamPrinter(StatementPrinter):
 
     def total(self, s: Total, indent: int) -> None:
         type = c_type(s.type)
-        joined = expression(Apply(s.op, (Var("a", s.type), Var("b", s.type)), s.type))
+        joined = self.expression(Apply(s.op, (Var("a", s.type), Var("b", s.type)), s.type))
         join = f"[]({type} a, {type} b) -> {type} {{ return {joined}; }}"
         if self.team.threads == WARP:
             self.line(indent, f"{s.name} = hloc_warp_total({s.name}, {join});")
@@ -210,8 +212,8 @@ class TeamPrinter(StatementPrinter):
         if not s.slots:
             if (steps := self.unrolled(s, extent)) > USUALLY_UNROLLED:
                 self.line(indent, f"#pragma unroll {steps}")
-            limit = str(extent) if isinstance(extent, int) else f"({expression(extent)})"
-            self.line(indent, f"for (long {name} = lane; {name} < {limit}; {name} += {self.team.threads}) {{")
+            limit = str(extent) if isinstance(extent, int) else f"({self.expression(extent)})"
+            self.line(indent, f"for ({self.index} {name} = lane; {name} < {limit}; {name} += {self.team.threads}) {{")
             self.counters(s, indent + 1)
             self.statements(s.body, indent + 1)
         else:
@@ -222,21 +224,21 @@ class TeamPrinter(StatementPrinter):
         """Each lane evaluates the condition of its iterations; a ballot gives the results to all lanes."""
         count, guard = _product(s.counters), s.body[-1]
         parts = LOOKED_AT // WARP
-        self.line(indent, f"for (long first = 0; first < {count}; first += {LOOKED_AT}) {{")
+        self.line(indent, f"for ({self.index} first = 0; first < {count}; first += {LOOKED_AT}) {{")
         self.line(indent + 1, "unsigned long long left = 0;")
         self.line(indent + 1, "#pragma unroll")
         self.line(indent + 1, f"for (int part = 0; part < {parts}; part++) {{")
-        self.line(indent + 2, f"const long update = first + part * {WARP} + lane;")
+        self.line(indent + 2, f"const {self.index} update = first + part * {WARP} + lane;")
         self.line(indent + 2, "bool found = false;")
         self.line(indent + 2, f"if (update < {count}) {{")
         self.counters(s, indent + 3)
         self.statements(s.body[:-1], indent + 3)
-        self.line(indent + 3, f"found = {expression(guard.condition)};")
+        self.line(indent + 3, f"found = {self.expression(guard.condition)};")
         self.line(indent + 2, "}")
         self.line(indent + 2, f"left |= (unsigned long long)__ballot_sync(0xffffffffu, found) << part * {WARP};")
         self.line(indent + 1, "}")
         self.line(indent + 1, "for (; left; left &= left - 1) {")
-        self.line(indent + 2, "const long update = first + __ffsll((long long)left) - 1;")
+        self.line(indent + 2, f"const {self.index} update = first + __ffsll((long long)left) - 1;")
         self.counters(s, indent + 2)
         self.statements((*s.body[:-1], *guard.then), indent + 2)
         self.line(indent + 1, "}")
@@ -256,12 +258,12 @@ class TeamPrinter(StatementPrinter):
         width, lanes = packs.width, self.team.threads
         if s.slots:
             self.line(indent, "#pragma unroll")
-            self.line(indent, f"for (long some = 0; some < {s.slots // width}; some++) {{")
-            self.line(indent + 1, f"const long vector = some * {lanes} + lane;")
+            self.line(indent, f"for ({self.index} some = 0; some < {s.slots // width}; some++) {{")
+            self.line(indent + 1, f"const {self.index} vector = some * {lanes} + lane;")
         else:
             if extent // width >= 2 * lanes:
                 self.line(indent, "#pragma unroll 2")
-            self.line(indent, f"for (long vector = lane; vector < {extent // width}; vector += {lanes}) {{")
+            self.line(indent, f"for ({self.index} vector = lane; vector < {extent // width}; vector += {lanes}) {{")
         places: dict[Load, Expr] = {}
         for n, (load, form) in enumerate(packs.loads.items()):
             type = f"hloc_pack<{c_type(load.type)}, {width}>"
@@ -273,9 +275,9 @@ class TeamPrinter(StatementPrinter):
             self.line(indent + 1, f"{type} y{n};")
         self.line(indent + 1, "#pragma unroll")
         self.line(indent + 1, f"for (int part = 0; part < {width}; part++) {{")
-        self.line(indent + 2, f"const long {name} = vector * {width} + part;")
+        self.line(indent + 2, f"const {self.index} {name} = vector * {width} + part;")
         if s.slots:
-            self.line(indent + 2, f"const long slot = some * {width} + part;")
+            self.line(indent + 2, f"const {self.index} slot = some * {width} + part;")
         for statement in s.body:
             new = with_expressions(statement, lambda e: with_loads(e, places))
             if statement in packs.stores:
@@ -297,11 +299,11 @@ class TeamPrinter(StatementPrinter):
         """A loop over the slots of this lane; unrolled if short, so that split arrays become registers."""
         if s.slots <= REGISTERS:
             self.line(indent, "#pragma unroll")
-        self.line(indent, f"for (long slot = 0; slot < {s.slots}; slot++) {{")
-        self.line(indent + 1, f"const long {name} = slot * {self.team.threads} + lane;")
+        self.line(indent, f"for ({self.index} slot = 0; slot < {s.slots}; slot++) {{")
+        self.line(indent + 1, f"const {self.index} {name} = slot * {self.team.threads} + lane;")
         whole = isinstance(extent, int) and extent == s.slots * self.team.threads
         if not whole:
-            limit = str(extent) if isinstance(extent, int) else f"({expression(extent)})"
+            limit = str(extent) if isinstance(extent, int) else f"({self.expression(extent)})"
             self.line(indent + 1, f"if ({name} < {limit}) {{")
         self.counters(s, indent + 1 + (not whole))
         self.statements(s.body, indent + 1 + (not whole))
@@ -313,7 +315,7 @@ class TeamPrinter(StatementPrinter):
         number = "update" if isinstance(s, Scan) else "point"
         if len(s.counters) == 1:
             if isinstance(s, Scan):
-                self.line(indent, f"const long {s.counters[0][0]} = {number};")
+                self.line(indent, f"const {self.index} {s.counters[0][0]} = {number};")
             return
         rest, pieces = _product(s.counters), []
         for name, extent in s.counters:
@@ -321,7 +323,7 @@ class TeamPrinter(StatementPrinter):
             rest //= extent
             value = number if outer == _product(s.counters) else f"{number} % {outer}"
             pieces.append(f"{name} = {value}" if rest == 1 else f"{name} = {value} / {rest}")
-        self.line(indent, f"const long {', '.join(pieces)};")
+        self.line(indent, f"const {self.index} {', '.join(pieces)};")
 
     WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan}
 

@@ -1,21 +1,17 @@
 """Whether 32 bits are enough for every position and counter of a kernel: 64-bit division is slow on a GPU.
 
-In: a Kernel, and its CUDA C with `long` positions. Out: the text with `int` positions, if all their possible values,
-and those of their subexpressions, are known to fit (hloc/kernels/intervals.py). Positions that depend on data keep 64
-bits.
+In: a Kernel. Out: whether its positions are printed as `int`: if all their possible values, and those of their
+subexpressions, are known to fit (hloc/kernels/intervals.py). Positions that depend on data keep 64 bits.
 
     fits(kernel)  ->  every INDEX expression lies within +-2**30
 """
 from __future__ import annotations
 
 import math
-import re
 
 from hloc.kernels.intervals import LIMIT, Known, Unknown, look, small, with_intervals
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, For, If, Kernel, Mutable, Stmt
 from hloc.kernels.walks import expressions, walk
-
-WIDE = re.compile(r"\(long\)|(?<!unsigned )(?<!long )\blong\b(?! long)|(?<=\d)L\b")
 
 
 def fits(kernel: Kernel) -> bool:
@@ -27,12 +23,6 @@ def fits(kernel: Kernel) -> bool:
     except Unknown:
         return False
     return True
-
-
-def narrowed(text: str) -> str:
-    """CUDA C with `int` in place of `long`, except in comments."""
-    return "\n".join(line if line.startswith("/*") else
-                     WIDE.sub(lambda m: "int" if m.group() == "long" else "", line) for line in text.split("\n"))
 
 
 def _small(s: Stmt, known: Known, _in_vector: bool) -> tuple[Stmt, ...]:

@@ -72,13 +72,13 @@ def space_of(kernel: Kernel) -> Space | None:
                  {a: k for a, k in moved.items() if isinstance(a, Store)}, count)
 
 
-def counters(loop: For, element: str) -> list[str]:
-    """The loop's counters in C, computed from the linear index of the element."""
+def counters(loop: For, element: str, index: str) -> list[str]:
+    """The loop's counters in C, computed from the linear index of the element. index: their C type."""
     inner = loop.body[0] if len(loop.body) == 1 else None
     if isinstance(inner, For):
-        return [f"const long thread = {element};",
-                f"const long {loop.name} = thread / {inner.extent}, {inner.name} = thread % {inner.extent};"]
-    return [f"const long {loop.name} = {element};"]
+        return [f"const {index} thread = {element};",
+                f"const {index} {loop.name} = thread / {inner.extent}, {inner.name} = thread % {inner.extent};"]
+    return [f"const {index} {loop.name} = {element};"]
 
 
 def replaced(statement: Let | Store, places: Mapping[Load, Expr]) -> Let | Store:

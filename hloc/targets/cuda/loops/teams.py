@@ -44,9 +44,8 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.monoids import identity
-from hloc.kernels.walks import defined, expressions, loads, parts, stores, walk, with_parts
+from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk, with_parts
 from hloc.machine import Machine
-from hloc.targets.printer import assigned
 
 WARP = 32
 SHORTEST = 16                       # loops with fewer iterations are not worth a team

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Kernel, Load, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.space import Access, Space, counters, inside, replaced
-from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, pointer_type
+from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 SHORTEST = 16                   # dimensions shorter than this are not worth a tile
 THREADS = 256
@@ -57,16 +58,16 @@ def tiled_geometry(tiling: Tiling, name: str, gpu: Machine) -> Geometry:
     return Geometry(name, (max(1, min(tiling.tiles, gpu.cores * BLOCKS_PER_SM)), 1, 1), (THREADS, 1, 1))
 
 
-def print_tiled(kernel: Kernel, tiling: Tiling, name: str) -> str:
-    """The whole kernel, as a function called `name`."""
-    printer, edge, dimensions = StatementPrinter(CUDA), tiling.edge, tiling.space.dimensions
+def print_tiled(kernel: Kernel, tiling: Tiling, name: str, index: str) -> str:
+    """The whole kernel, as a function called `name`; index: the C type of positions."""
+    printer, edge, dimensions = StatementPrinter(CUDA, index=index), tiling.edge, tiling.space.dimensions
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}({parameters}) {{')
     for n, load in enumerate(tiling.loads):
         printer.line(1, f"__shared__ {c_type(load.type)} tile{n}[{edge * _pitch(load, edge)}];")
     outside = [f"{c} >= {dimensions[n].size}" for c, n in (("a", 0), ("d", tiling.read)) if dimensions[n].size % edge]
-    printer.line(1, f"for (long work = blockIdx.x; work < {tiling.tiles}; work += gridDim.x) {{")
+    printer.line(1, f"for ({printer.index} work = blockIdx.x; work < {tiling.tiles}; work += gridDim.x) {{")
     rest = _decode(printer, tiling)
     printer.line(2, "__syncthreads();")
     _each(printer, edge, outside, f"across + n / {edge}", f"down + n % {edge}")
@@ -80,7 +81,7 @@ def print_tiled(kernel: Kernel, tiling: Tiling, name: str) -> str:
     _each(printer, edge, outside, f"across + n % {edge}", f"down + n / {edge}")
     element = " + ".join(["a", f"d * {dimensions[tiling.read].divisor}",
                           *(f"{v} * {dimensions[k].divisor}" for k, v in rest.items())])
-    for line in counters(kernel.body[0], element):
+    for line in counters(kernel.body[0], element, index):
         printer.line(3, line)
     places = {load: Load(f"tile{n}", Var(f"n / {edge} * {_pitch(load, edge)} + n % {edge}", INDEX), load.type)
               for n, load in enumerate(tiling.loads)}
@@ -96,7 +97,7 @@ def _each(printer: StatementPrinter, edge: int, outside: list[str], a: str, d: s
     printer.line(2, f"#pragma unroll {steps}")
     printer.line(2, f"for (int step = 0; step < {steps}; step++) {{")
     printer.line(3, f"const int n = step * {THREADS} + threadIdx.x;")
-    printer.line(3, f"const long a = {a}, d = {d};")
+    printer.line(3, f"const {printer.index} a = {a}, d = {d};")
     if outside:
         printer.line(3, f"if ({' || '.join(outside)}) continue;")
 
@@ -110,12 +111,12 @@ def _decode(printer: StatementPrinter, tiling: Tiling) -> dict[int, str]:
     """Prints the position of the tile, across and down; returns the names of the other dimensions' counters."""
     dimensions = tiling.space.dimensions
     columns, rows = (-(-dimensions[n].size // tiling.edge) for n in (0, tiling.read))
-    printer.line(2, f"const long across = work % {columns} * {tiling.edge}, "
+    printer.line(2, f"const {printer.index} across = work % {columns} * {tiling.edge}, "
                     f"down = work / {columns} % {rows} * {tiling.edge};")
     divisor, names = columns * rows, {}
     for n, dimension in enumerate(dimensions):
         if n not in (0, tiling.read):
             names[n] = f"r{n}"
-            printer.line(2, f"const long r{n} = work / {divisor} % {dimension.size};")
+            printer.line(2, f"const {printer.index} r{n} = work / {divisor} % {dimension.size};")
             divisor *= dimension.size
     return names

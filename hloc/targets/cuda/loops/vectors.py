@@ -13,9 +13,10 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Kernel, Load, Store, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.space import Access, Space, counters, inside, replaced
-from hloc.targets.printer import CUDA, StatementPrinter, c_type, comment, pointer_type
+from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 VECTOR_BYTES = 16
 THREADS = 256
@@ -65,14 +66,14 @@ def vector_geometry(vectors: Vectors, name: str, gpu: Machine) -> Geometry:
     return Geometry(name, (blocks, 1, 1), (THREADS, 1, 1))
 
 
-def print_vectors(kernel: Kernel, vectors: Vectors, name: str) -> str:
-    """The whole kernel, as a function called `name`."""
-    printer, width = StatementPrinter(CUDA), vectors.width
+def print_vectors(kernel: Kernel, vectors: Vectors, name: str, index: str) -> str:
+    """The whole kernel, as a function called `name`; index: the C type of positions."""
+    printer, width = StatementPrinter(CUDA, index=index), vectors.width
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}({parameters}) {{')
-    printer.line(1, f"for (long vector = blockIdx.x * (long)blockDim.x + threadIdx.x; vector < {vectors.threads}; "
-                    "vector += (long)gridDim.x * blockDim.x) {")
+    printer.line(1, f"for ({index} vector = {printer.first_thread}; vector < {vectors.threads}; "
+                    f"vector += {printer.all_threads}) {{")
     for n, load in enumerate(vectors.loads):
         type = f"hloc_pack<{c_type(load.type)}, {width}>"
         printer.line(2, f"const {type} x{n} = *(const {type} *)&{load.buffer}"
@@ -83,7 +84,7 @@ def print_vectors(kernel: Kernel, vectors: Vectors, name: str) -> str:
         printer.line(2, f"hloc_pack<{c_type(types[store.buffer])}, {width}> y{n};")
     printer.line(2, "#pragma unroll")
     printer.line(2, f"for (int lane = 0; lane < {width}; lane++) {{")
-    for line in counters(kernel.body[0], f"vector * {width} + lane"):
+    for line in counters(kernel.body[0], f"vector * {width} + lane", index):
         printer.line(3, line)
     places = {load: Load(f"x{n}.at", Var("lane", INDEX), load.type) for n, load in enumerate(vectors.loads)}
     for statement in vectors.space.statements:

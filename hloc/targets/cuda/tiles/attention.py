@@ -16,6 +16,7 @@ from hloc.kernels import scalars
 from hloc.kernels.attention.score_masks import is_needed, mask_of
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Tile, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tiles.products import vector_of
 from hloc.targets.cuda.tiles.tensor_cores import PLAIN
@@ -30,7 +31,7 @@ from hloc.targets.cuda.tiles.tiling import (
     shape_struct,
     store_sum,
 )
-from hloc.targets.printer import CUDA, c_type, expression, print_statements
+from hloc.targets.printer import CUDA, print_statements
 
 MOST_DEPTH = 256                # on tensor cores: queries and two tiles of keys are in shared memory
 KEYS = 64                       # most keys of a tile

@@ -14,6 +14,7 @@ from hloc.analysis.prologues import EXACT_GROUPS, FEW_FEATURES
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
@@ -38,7 +39,6 @@ from hloc.targets.cuda.tiles.tiling import (
     tilings,
 )
 from hloc.targets.cuda.tiles.times import predicted_us
-from hloc.targets.printer import c_type
 
 LARGEST_TILE = 64               # larger tiles lack registers for each row's window
 VECTOR_BYTES = 16

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Buffer, Tile
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tiles.tiling import kernel_text
-from hloc.targets.printer import c_type
 
 LARGEST_RADIX = 16
 LINE_BYTES = 16 << 10           # most bytes of a line in shared memory, which holds two copies

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
@@ -31,7 +32,6 @@ from hloc.targets.cuda.tiles.tiling import (
     tilings,
 )
 from hloc.targets.cuda.tiles.times import predicted_us
-from hloc.targets.printer import c_type
 
 THIN = 8                    # most rows (or columns) of the thin template
 THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64

@@ -10,9 +10,10 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
 from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tiles.tiling import kernel_text, shape_struct
-from hloc.targets.printer import CUDA, c_type, expression, print_statements
+from hloc.targets.printer import CUDA, print_statements
 
 CHUNK = 2048                    # positions that a block sorts in shared memory
 SMALLEST_CHUNK = 512

@@ -13,10 +13,11 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
 from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
+from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
 from hloc.targets.cuda.tiles.tensor_maps import BYTES, TensorMap
-from hloc.targets.printer import CUDA, c_type, comment, expression, pointer_type, print_statements
+from hloc.targets.printer import CUDA, comment, pointer_type, print_statements
 
 TENSOR_BYTES = 64               # bytes of the depth per step
 BLOCKS_PER_SM = 8
