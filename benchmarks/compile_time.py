@@ -5,9 +5,9 @@
 Without arguments: the models of testdata/models, and a decoder of 12 and of 48 layers, written out (`--layers`). Each
 module is compiled in fresh processes:
 
-    bare    neither the installation nor the cache holds anything: hloc's own routines are compiled, too
-    cold    the cache is empty; the routines are there, as installed; stages: passes, lowering, printing, C compiler
-    warm    the module lies in the cache
+    bare    neither the installation nor the cache holds anything: hloc's own library kernels are compiled, too
+    cold    the cache is empty; the library kernels are there, as installed; stages: passes, lowering, printing, C
+    compiler warm    the module lies in the cache
 
 Seconds are from a parsed module to one that can be called. Ratios are against XLA, in the same round: other load on the
 machine hits both. Needs XLA: pip install 'hloc[jax]'; without it the ratios are missing. Both run from bytecode, as

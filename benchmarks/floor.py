@@ -13,9 +13,9 @@ over what all cores reach when they read as many bytes again and again. Nothing 
 bound, not a forecast. f32 is measured; where the processor has dot instructions for a narrower type, its products may
 take half (bf16, f16) or a quarter (s8) as long; f64 takes twice as long, complex numbers four multiply-adds.
 
-Fusion makes one kernel of several, and leaves products, convolutions, sorts and the like (ROUTINES) as they are: at
-most all other kernels vanish. So it gains at most the time of all kernels of `--fusion off` over that of the routines
-among them, or over what the arrays need, whichever is more.
+Fusion makes one kernel of several, and leaves products, convolutions, sorts and the like (LIBRARY_KERNELS) as they are:
+at most all other kernels vanish. So it gains at most the time of all kernels of `--fusion off` over that of the library
+kernels among them, or over what the arrays need, whichever is more.
 """
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ float read_all(const float *data, long bytes, long rounds) {
   return total;
 }
 """
-ROUTINES = frozenset(["dot", "convolution", "sort", "topk", "fft", "custom-call", "scatter", "select-and-scatter",
-                      "reduce-window", "cholesky", "triangular-solve", "rng-bit-generator"])
+LIBRARY_KERNELS = frozenset(["dot", "convolution", "sort", "topk", "fft", "custom-call", "scatter",
+                             "select-and-scatter", "reduce-window", "cholesky", "triangular-solve",
+                             "rng-bit-generator"])
 MOST_TOLD = 10                   # of a bound: beyond, it is arithmetic that takes the time
 LEAST_BYTES = 1 << 16
 TIMES_F32 = {"f64": 2.0, "c64": 4.0, "c128": 8.0}
@@ -108,7 +109,7 @@ class Floor:
 
     def most_fusion(self, module, arrays, runs: int = 9) -> float | None:
         """The upper bound of run time without fusion over run time with it: the median of some runs, kernel by kernel.
-        None where routines take so little that it would be no bound."""
+        None where library kernels take so little that it would be no bound."""
         import hloc
         exe = hloc.compile(module, target="cpu", options=hloc.Options(profile=True, passes={"fusion": "off"}))
         exe(*arrays)
@@ -117,8 +118,8 @@ class Floor:
         for _ in range(runs):
             exe(*arrays)
             steps = exe.profile()
-            routines = sum(step.seconds for step in steps if step.instruction.opcode in ROUTINES)
-            bounds.append(sum(step.seconds for step in steps) / max(routines, least))
+            library_kernels = sum(step.seconds for step in steps if step.instruction.opcode in LIBRARY_KERNELS)
+            bounds.append(sum(step.seconds for step in steps) / max(library_kernels, least))
         most = statistics.median(bounds)
         return most if most <= MOST_TOLD else None
 

@@ -3,11 +3,11 @@
     python benchmarks/vs_xla.py [FOLDER or MODULE ...] [--seconds 6] [--minutes 11] [--resume] [--output PATH]
 
 Without arguments: the models of testdata/models. For each module: the medians of XLA, of hloc and of hloc with
-`--fusion off`, two at a time run in turn for --seconds in all; the seconds to parse, to compile cold (the routines of
-hloc/targets/cpu/runtime lie in the cache, the module does not) and warm, and XLA's; the memory that the first run takes
-beside parameters, as the process's resident size grows, for both, and what `hloc memory` said; the least time that the
-machine allows and the most that fusion could gain (floor.py); whether the outputs agree, by the tolerances of `hloc
-check`.
+`--fusion off`, two at a time run in turn for --seconds in all; the seconds to parse, to compile cold (the library
+kernels of hloc/targets/cpu/runtime lie in the cache, the module does not) and warm, and XLA's; the memory that the
+first run takes beside parameters, as the process's resident size grows, for both, and what `hloc memory` said; the
+least time that the machine allows and the most that fusion could gain (floor.py); whether the outputs agree, by the
+tolerances of `hloc check`.
 
 Every finished module is written to PATH.json at once. After --minutes no further module is begun; --resume goes on
 where a file of the same name ends. At the end: PATH.png (where matplotlib is), and with --docs the tables of
@@ -41,7 +41,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 3, 200
 # -- one module, in a process of its own -------------------------------------------------------------------------------
 
 def measure(path: Path, seconds: float) -> dict:
-    """All figures of one module; --fusion off is compiled first, so that the routines are there."""
+    """All figures of one module; --fusion off is compiled first, so that the library kernels are there."""
     import hloc
     from hloc.tools.compare import compare
     unfused = hloc.Options(passes={"fusion": "off"})

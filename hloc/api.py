@@ -369,9 +369,9 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
         return compile_module(text, target, options=options, run=False)
 
     with ending_cleanly():
-        if run and chosen.recalled and not options.watches_passes and not options.times_steps:
+        if run and chosen.from_cache and not options.watches_passes and not options.times_steps:
             chosen_by = {**options.passes, **({"bound": sorted(options.bound)} if options.bound else {})}
-            exe = chosen.recalled(module, chosen_by, compile_text, compile_now)
+            exe = chosen.from_cache(module, chosen_by, compile_text, compile_now)
         else:
             exe = compile_now()
         exe = with_sizes(exe, *signature)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hloc.ir import Instruction
 
-CALL, STEP, LOOP, TURN, CHECK, FOLDED = "call", "step", "loop", "turn", "check", "folded"
+CALL, STEP, LOOP, ITERATION, CHECK, FOLDED = "call", "step", "loop", "iteration", "check", "folded"
 PIECE, WAIT = "piece", "wait"
 
 
@@ -44,13 +44,14 @@ class Sum(NamedTuple):
 class Slice(NamedTuple):
     """A stretch of time on one track; those of a track nest.
 
-    kind        call: a whole run; step; loop; turn: one of its iterations; check: its condition, when that ends it;
+    kind        call: a whole run; step; loop; iteration: one of its iterations; check: its condition, when that
+                ends it;
                 folded: the other iterations, in one; piece: what a thread did of a step; wait: for the threads that
                 work on it
     track       a key of RunTrace.tracks
     begin, end  nanoseconds of CLOCK_MONOTONIC
     number      of the step or loop
-    count       of a loop: iterations; of a turn: which, from 0; folded: how many; of a piece: ranges of the loop
+    count       of a loop: iterations; of an iteration: which, from 0; folded: how many; of a piece: ranges of the loop
     sums        of folded: what its steps took, in their order
     """
 

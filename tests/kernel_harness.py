@@ -23,7 +23,7 @@ from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.ops.values import flatten
 from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.routines import file_of, runtime_units
+from hloc.targets.cpu.building.library_kernels import file_of, runtime_units
 from hloc.targets.cpu.tiles.source import tile_source
 from hloc.targets.printer import C, print_kernel
 from hloc.text import parse_module

@@ -1,4 +1,4 @@
-"""Generated C and routines under AddressSanitizer and UndefinedBehaviorSanitizer ($HLOC_SANITIZE, hloc/sanitize.py).
+"""Generated C and library kernels under AddressSanitizer and UndefinedBehaviorSanitizer ($HLOC_SANITIZE, hloc/sanitize.py).
 
     python tests/sanitized.py --seconds 60 [--seed N] [--random COUNT]
 

@@ -255,7 +255,7 @@ def test_the_machine_follows_march():
 @x86
 @pytest.mark.parametrize("march, widest", [("x86-64-v2", "xmm"), ("x86-64-v3", "ymm"), ("x86-64-v4", "zmm")])
 def test_code_for_other_cpus(tmp_path, march, widest):
-    """A product, by a routine, and an exponential: no wider registers than the CPU has, and right where it runs."""
+    """A product, by a library kernel, and an exponential: no wider registers than the CPU has, and right where it runs."""
     text = ("ENTRY e { x = f32[40,64] parameter(0) y = f32[64,48] parameter(1)\n"
             "d = f32[40,48] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
             "ROOT r = f32[40,48] exponential(d) }")

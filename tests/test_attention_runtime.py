@@ -1,4 +1,4 @@
-"""The CPU routine of attention (runtime/attention.h) alone, with registers of every width, against NumPy in f64."""
+"""The CPU library kernel of attention (runtime/attention.h) alone, with registers of every width, against NumPy in f64."""
 from __future__ import annotations
 
 import ctypes
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from native import FLAGS, INCLUDE, once
 
-from hloc.targets.cpu.building.routines import FEW_QUERIES
+from hloc.targets.cpu.building.library_kernels import FEW_QUERIES
 
 LONG, POINTER, INT, FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 PAIRS = 0                       # in the place of a number of queries
@@ -66,12 +66,12 @@ def test_against_numpy(entries, rows: int, columns: int, depth: int, features: i
     aliased[:, :, :features] = v
     weights = np.exp((z := np.einsum("bqd,bkd->bqk", q.astype(np.float64), k)) - z.max(-1, keepdims=True))
     want = weights / weights.sum(-1, keepdims=True) @ v
-    for routine, (keys, values) in product(entries(rows), ((k, v), (turned, aliased[:, :, :features]))):
+    for library_kernel, (keys, values) in product(entries(rows), ((k, v), (turned, aliased[:, :, :features]))):
         out, keep = np.full((3, rows, features), np.nan, np.float32), []
         batch = (LONG * 1)(3)
         arguments = Arguments(1, ctypes.addressof(batch), rows, columns, depth, features,
                               *(described(a, keep) for a in (q, keys, values, out)))
-        assert routine(ctypes.byref(arguments)) == 0
+        assert library_kernel(ctypes.byref(arguments)) == 0
         np.testing.assert_allclose(out, want, rtol=0, atol=1e-5 * max(1.0, np.abs(want).max()))
 
 
@@ -79,8 +79,8 @@ def test_against_numpy(entries, rows: int, columns: int, depth: int, features: i
     (1, 1, 2, 1), (3, 141, 18, 5), (16, 281, 64, 64), (17, 140, 34, 30), (40, 139, 16, 14), (130, 77, 256, 16)])
 def test_pairs(entries, rows: int, columns: int, depth: int, features: int) -> None:
     """Of bf16, where the CPU multiplies pairs of it: weights are rounded to bf16, sums are not."""
-    (routine,) = entries(PAIRS)
-    if routine is None:
+    (library_kernel,) = entries(PAIRS)
+    if library_kernel is None:
         pytest.skip("needs AVX-512 with bf16")
     rng = np.random.default_rng(rows)
     q, k, v = (rng.standard_normal((3, *s)).astype(ml_dtypes.bfloat16)
@@ -95,5 +95,5 @@ def test_pairs(entries, rows: int, columns: int, depth: int, features: int) -> N
         batch = (LONG * 1)(3)
         arguments = Arguments(1, ctypes.addressof(batch), rows, columns, depth, features,
                               *(described(a, keep) for a in (q, k, values, out)))
-        assert routine(ctypes.byref(arguments)) == 0
+        assert library_kernel(ctypes.byref(arguments)) == 0
         np.testing.assert_allclose(out, want, rtol=0, atol=0.02)

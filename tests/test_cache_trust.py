@@ -245,7 +245,7 @@ def test_what_was_checked_is_what_is_loaded(folder, monkeypatch):
     check_doubles()
 
 
-def test_routines_are_taken_as_they_were_checked(folder, tmp_path):
+def test_library_kernels_are_taken_as_they_were_checked(folder, tmp_path):
     built, into = tmp_path / "built", tmp_path / "into"
     into.mkdir()
     built.write_bytes(b"right")

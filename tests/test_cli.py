@@ -125,8 +125,8 @@ def link_alone(file: str) -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("cpu", ["native", *OTHER_CPUS])
-def test_all_routines_can_be_in_one_file(cpu, order, tmp_path):
-    """Names of files that are compiled apart else do not clash, whatever routines a program has."""
+def test_all_library_kernels_can_be_in_one_file(cpu, order, tmp_path):
+    """Names of files that are compiled apart else do not clash, whatever library kernels a program has."""
     files = [f'#include "{f.name}"\n' for f in sorted(RUNTIME.glob("*.c"))[::order] if f.name != "call.c"]
     path = tmp_path / "all.c"
     path.write_text(inline_includes("".join(files), (RUNTIME, SHARED), TEMPLATES))

@@ -9,9 +9,9 @@ import pytest
 from native import build_runtime, pointer
 
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FAST_TYPES
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.scratch.convolution import arguments
-from hloc.targets.cpu.scratch.convolution_ways import way_of
+from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of
 
 LONG, POINTER, INT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
 LONG3 = LONG * 3
@@ -397,7 +397,7 @@ def entries(c, name) -> list[str]:
              "window": c.window, "size": c.y_size, "stride": c.stride, "padding_low": c.pad_low,
              "base_dilation": c.base_dilation, "window_dilation": c.window_dilation, "reversal": c.reversed,
              "lhs": (0, c.x_n, c.x_c, *c.x_s), "rhs": (0, c.w_i, c.w_o, *c.w_s), "result": (c.y_n, c.y_c, *c.y_s)}
-    return [name, f"{way_of(arguments(given, False), Machine.host())}_{name}"]
+    return [name, f"{algorithm_of(arguments(given, False), Machine.host())}_{name}"]
 
 
 @pytest.mark.parametrize("name,dtype", [("f32", np.float32), ("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
@@ -505,7 +505,7 @@ def test_turn(runtime, bits):
         want = target.copy()
         for r, c in np.ndindex(rows, columns):
             want[c * (rows + apart) + r] = source[r * (columns + more) + c]
-        getattr(runtime, f"hloc_turn_{bits}")(pointer(source), LONG(columns + more), pointer(target), LONG(rows + apart),
+        getattr(runtime, f"hloc_transpose_{bits}")(pointer(source), LONG(columns + more), pointer(target), LONG(rows + apart),
                                               LONG(rows), LONG(columns))
         np.testing.assert_array_equal(target, want, f"{rows} x {columns}, {more} and {apart} between rows")
 

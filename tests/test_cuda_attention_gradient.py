@@ -179,9 +179,9 @@ def check(cases: list[Case], gpu, monkeypatch, change=None) -> None:
     text = module(*cases)
     program = program_of(text, gpu)
     kernels = [program.kernels[s.kernel] for s in program.steps]
-    routines = [k.routine for k in kernels if isinstance(k, Tile)]
+    library_kernels = [k.library_kernel for k in kernels if isinstance(k, Tile)]
     wanted = sum(("q" in c.wanted) + ("k" in c.wanted or "v" in c.wanted) for c in cases)
-    assert sorted(routines) == ["attention"] * len(cases) + ["attention_gradient"] * wanted
+    assert sorted(library_kernels) == ["attention"] * len(cases) + ["attention_gradient"] * wanted
     random = np.random.default_rng(0)
     arrays = [random.normal(size=v.shape.dimensions).astype(numpy_dtype(v.shape.element_type))
               for v in program.parameters]
@@ -296,7 +296,7 @@ def test_no_spills(arch, number):
     cases = [Case("bf16", "causal", "parts", "qkv", 1024, 1024, d, d, 16, wide="bf16" if number == 0 and d == 128 else "")
              for d in (64, 128)]
     program = program_of(module(*(cases[1:] if number else [*cases, cases[0]._replace(type="f32")])), gpu)
-    ways = [attention_gradient_ways(k, gpu)[number] if isinstance(k, Tile) and k.routine == "attention_gradient" else ""
+    ways = [attention_gradient_ways(k, gpu)[number] if isinstance(k, Tile) and k.library_kernel == "attention_gradient" else ""
             for k in program.kernels]
     assert any(ways)
     sources = make_sources(program, gpu, ways)
@@ -314,5 +314,5 @@ def test_what_must_be_kept(reader):
     target, report = cuda_target(H100), []
     optimized = api.load(text)
     run_passes(optimized, pipeline_for("cuda"), PassContext(H100, "cuda", fusion_report=report))
-    assert {k.routine for k in api.plan(optimized, target).kernels if isinstance(k, Tile)} == {"gemm"}
+    assert {k.library_kernel for k in api.plan(optimized, target).kernels if isinstance(k, Tile)} == {"gemm"}
     assert any(e.reason.startswith("others, such as a backward pass, read arrays that the attention kernel") for e in report)

@@ -52,7 +52,7 @@ ENTRY e {{
 
 def tile_of(text: str, gpu=H100) -> Tile:
     (tile,) = planned(text, gpu).kernels
-    assert tile.routine == "convolution" and len(tile.prologues) == 1
+    assert tile.library_kernel == "convolution" and len(tile.prologues) == 1
     return tile
 
 

@@ -82,7 +82,7 @@ def test_models_for_every_architecture(name, arch):
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_kernel_of_every_model(name):
-    """On an H200: all of them compile and can start, and those that are not routines do not spill."""
+    """On an H200: all of them compile and can start, and those that are not library kernels do not spill."""
     program, sources = model_sources(name, gpu_named("h200"))
     found = resources(sources.single_file(), "sm_90a")
     check_starts(sources, found)

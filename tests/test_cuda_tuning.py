@@ -169,7 +169,7 @@ def test_convolutions_and_attention(device, name, least):
     from test_cuda_attention import Case, module
     tile = tile_of(CONVOLUTION if name == "convolution" else module(Case("bf16", rows=20, columns=40)))
     found = measure.measure(tile, H200)
-    assert tile.routine == name and len(found.microseconds) >= least and found.refused == {}
+    assert tile.library_kernel == name and len(found.microseconds) >= least and found.refused == {}
     assert tuning.describe(tile).startswith(name)
 
 

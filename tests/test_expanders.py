@@ -88,7 +88,7 @@ def assert_keeps_meaning(text: str, name: str, tolerance: float) -> None:
     inputs = [x if x.dtype.kind == "u" else (x * 0.25).astype(x.dtype)
               for x in random_arrays(entry_parameters(module), 3)]
     before = evaluate(module, inputs)
-    assert ALL_PASSES[name](module, PassContext(target="cuda"))        # the CPU has routines for some
+    assert ALL_PASSES[name](module, PassContext(target="cuda"))        # the CPU has library kernels for some
     verify(module)
     for a, b in zip(before, evaluate(module, inputs), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -127,7 +127,7 @@ def test_triangular_solve(t: str, a: tuple, b: tuple, options: str) -> None:
 
 
 @pytest.mark.parametrize("t, n, stays", [("f32", 8, False), ("f32", 64, True), ("f64", 64, True), ("c64", 64, False)])
-def test_what_the_cpu_has_a_routine_for_stays(t: str, n: int, stays: bool) -> None:
+def test_what_the_cpu_has_a_library_kernel_for_stays(t: str, n: int, stays: bool) -> None:
     for name, text in (
             ("cholesky_expander", f"a = {t}[{n},{n}] parameter(0) ROOT r = {t}[{n},{n}] cholesky(a)"),
             ("triangular_solve_expander", f"a = {t}[{n},{n}] parameter(0) b = {t}[5,{n}] parameter(1) "

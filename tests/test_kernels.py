@@ -53,7 +53,7 @@ from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
 from hloc.targets.cpu.vector_loops.tail_overlap import tail_overlap
-from hloc.targets.cpu.vector_loops.transpose_calls import turn_calls
+from hloc.targets.cpu.vector_loops.transpose_calls import transpose_calls
 from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, print_kernel
 from hloc.text import parse_module
@@ -158,10 +158,10 @@ def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
 
 @pytest.mark.parametrize("text, calls", [
     ("x = f32[100,70] parameter(0) ROOT y = f32[70,100] transpose(x), dimensions={1,0}",
-     ["hloc_turn_32(in0 + p1 * 2240 + p0 * 32, 70, out0 + p0 * 3200 + p1 * 32, 100, "]),
+     ["hloc_transpose_32(in0 + p1 * 2240 + p0 * 32, 70, out0 + p0 * 3200 + p1 * 32, 100, "]),
     ("x = f32[3,64,128] parameter(0) ROOT y = f32[3,128,64] transpose(x), dimensions={0,2,1}",
-     ["hloc_turn_32(", ", tile0, 32, "]),
-    ("x = c64[40,50] parameter(0) ROOT y = c64[50,40] transpose(x), dimensions={1,0}", ["hloc_turn_64("]),
+     ["hloc_transpose_32(", ", tile0, 32, "]),
+    ("x = c64[40,50] parameter(0) ROOT y = c64[50,40] transpose(x), dimensions={1,0}", ["hloc_transpose_64("]),
     ("x = c128[40,50] parameter(0) ROOT y = c128[50,40] transpose(x), dimensions={1,0}", []),
     ("x = f32[100,70] parameter(0) ROOT y = f32[100,35] slice(x), slice={[0:100], [0:70:2]}", []),
 ], ids=["a transpose", "whole tiles", "c64", "elements of 16 bytes", "a strided slice"])
@@ -169,20 +169,20 @@ def test_copies_of_rows_to_columns_are_calls(text, calls):
     """In place where caches bear it (not rows of 128 bytes and their like)."""
     kernel = lower(parse_module(f"HloModule m ENTRY e {{ {text} }}").entry.root, MACHINE).calls[0].kernel
     printed = print_kernel(kernel, C, "k", printer=RowPrinter())
-    assert all(call in printed for call in calls) and printed.count("hloc_turn_") == bool(calls)
+    assert all(call in printed for call in calls) and printed.count("hloc_transpose_") == bool(calls)
 
 
 @pytest.mark.parametrize("body, calls", [
     ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]; t[i + 128] = x[9 i + 2]; t[i + 192] = x[9 i + 3]",
-     ["hloc_turn_16(x, 9, t, 64, 64, 4);"]),
+     ["hloc_transpose_16(x, 9, t, 64, 64, 4);"]),
     ("y[5 i + 2] = x[i]; y[5 i + 3] = x[i + 70]; y[5 i + 4] = x[i + 140]; y[5 i + 5] = x[i + 210]",
-     ["hloc_turn_16(x, 70, y + 2, 5, 4, 64);"]),
+     ["hloc_transpose_16(x, 70, y + 2, 5, 4, 64);"]),
     ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]; t[i + 128] = x[9 i + 3]; t[i + 192] = x[9 i + 4]", []),
     ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]", []),
     ("t[2 i] = x[9 i]; t[2 i + 64] = x[9 i + 1]; t[2 i + 128] = x[9 i + 2]; t[2 i + 192] = x[9 i + 3]", []),
     ("t[i] = x[9 i]; u[9 i] = y[i]; t[i + 64] = x[9 i + 1]; u[9 i + 1] = y[i + 64]; t[i + 128] = x[9 i + 2]; "
      "u[9 i + 2] = y[i + 128]; t[i + 192] = x[9 i + 3]; u[9 i + 3] = y[i + 192]",
-     ["hloc_turn_16(x, 9, t, 64, 64, 4);", "hloc_turn_16(y, 64, u, 9, 4, 64);"]),
+     ["hloc_transpose_16(x, 9, t, 64, 64, 4);", "hloc_transpose_16(y, 64, u, 9, 4, 64);"]),
     ("t[i] = x[9 i]; u[9 i] = t[i]; t[i + 64] = x[9 i + 1]; u[9 i + 1] = t[i + 64]; t[i + 128] = x[9 i + 2]; "
      "u[9 i + 2] = t[i + 128]; t[i + 192] = x[9 i + 3]; u[9 i + 3] = t[i + 192]", []),
     ("x[i] = x[9 i]; x[i + 64] = x[9 i + 1]; x[i + 128] = x[9 i + 2]; x[i + 192] = x[9 i + 3]", []),
@@ -196,7 +196,7 @@ def test_which_copies_turn(body, calls):
         return Apply("add", (moved, Const(int(constant or 0), INDEX)), INDEX)
     stores = [Store(to, place(at), Load(source, place(start), "f16"))
               for to, at, source, start in re.findall(r"(\w)\[([^]]*)\] = (\w)\[([^]]*)\]", body)]
-    assert turn_calls(For("i", 64, SERIAL, tuple(stores))) == calls
+    assert transpose_calls(For("i", 64, SERIAL, tuple(stores))) == calls
 
 
 @pytest.mark.parametrize("operation, is_whole", [
@@ -363,7 +363,7 @@ def test_tiles_of_arrays_larger_than_caches_are_written_past_these(columns, is_f
     text = f"ENTRY e {{ x = f32[2048,{columns}] parameter(0)  ROOT t = f32[{columns},2048] transpose(x), dimensions={{1,0}} }}"
     kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
     printed = print_kernel(kernel, C, "f", "", RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
-    assert ("hloc_spread_rows(tile0, 128, out0 + " in printed) == is_far and "hloc_turn_32(" in printed
+    assert ("hloc_stream_rows(tile0, 128, out0 + " in printed) == is_far and "hloc_transpose_32(" in printed
 
 
 @pytest.mark.parametrize("type, sizes", [("f32", (2048, 1600)), ("f32", (1999, 1701)), ("bf16", (2504, 2600)),

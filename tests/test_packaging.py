@@ -15,7 +15,7 @@ import pytest
 from hloc.machine import Machine
 
 ROOT = Path(__file__).parent.parent
-FEW = '\n\ndef all_routines():\n    return compiled(["pool.c", "call.c"], {})\n'       # of some 260, half a minute of a core
+FEW = '\n\ndef all_library_kernels():\n    return compiled(["pool.c", "call.c"], {})\n'       # of some 260, half a minute of a core
 
 
 def run(*command: object, cwd: Path, **settings: str) -> None:

@@ -1,18 +1,18 @@
-"""Routines that an installation compiles: all that a program may ask for, found again by CPU and compiler."""
+"""Library kernels that an installation compiles: all that a program may ask for, found again by CPU and compiler."""
 import re
 
 import numpy as np
 import pytest
 from test_runtime import compiled as compile_text
 
-from hloc.targets.cpu.building import prebuilt, routine_objects
+from hloc.targets.cpu.building import library_objects, prebuilt
+from hloc.targets.cpu.building.library_kernels import ALGORITHM_UNITS, ATTENTION_UNITS, FAST_TYPES, GENERIC, units_of
 from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
-from hloc.targets.cpu.building.routines import ATTENTION_UNITS, FAST_TYPES, GENERIC, WAY_UNITS, units_of
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.tiles.complex_products import PARTS
 
 ENTRIES = [*(("gemm", type) for type in (*FAST_TYPES["gemm"], *PARTS)), *(name.split("_", 1) for name in GENERIC),
-           *(("conv", f"{way}_{type}") for way in WAY_UNITS for type in FAST_TYPES["conv"]), ("topk", ""),
+           *(("conv", f"{way}_{type}") for way in ALGORITHM_UNITS for type in FAST_TYPES["conv"]), ("topk", ""),
            *(("attention", kind) for kind in ATTENTION_UNITS),
            *((kind, type) for kind in ("fft", "cholesky", "trisolve") for type in ("f32", "f64"))]
 DOUBLE = "HloModule double\nENTRY e { x = f32[3] parameter(0)  ROOT y = f32[3] add(x, x) }"
@@ -21,7 +21,7 @@ DOUBLE = "HloModule double\nENTRY e { x = f32[3] parameter(0)  ROOT y = f32[3] a
 @pytest.mark.parametrize("kind, type", ENTRIES)
 def test_all_that_a_program_may_call_is_there(kind, type):
     """However few parts it needs: each is an object of its own."""
-    known, units = set(prebuilt.all_routines()), [*units_of(kind, type), "pool.c", "call.c"]
+    known, units = set(prebuilt.all_library_kernels()), [*units_of(kind, type), "pool.c", "call.c"]
     assert {*compiled(units, {})} <= known
     for unit in units:
         for part in IN_PARTS.get(kind_of_unit(unit), ()):
@@ -39,8 +39,8 @@ def test_the_functions_of_generic_c_are_those_that_its_file_has():
 def few(tmp_path, monkeypatch):
     """The folder of an installation that makes what every program needs, and nothing else."""
     folder = tmp_path / "prebuilt"
-    monkeypatch.setattr(prebuilt, "all_routines", lambda: compiled(["pool.c", "call.c"], {}))
-    monkeypatch.setattr(routine_objects, "PREBUILT", folder)
+    monkeypatch.setattr(prebuilt, "all_library_kernels", lambda: compiled(["pool.c", "call.c"], {}))
+    monkeypatch.setattr(library_objects, "PREBUILT", folder)
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("HLOC_PRECOMPILED", raising=False)
     return folder
@@ -67,7 +67,7 @@ def test_what_serves_no_longer_goes(few):
     assert made == {path.name: path.stat().st_mtime_ns for path in few.iterdir()}
 
 
-def test_a_routine_that_the_compiler_refuses_is_named(few, monkeypatch):
-    monkeypatch.setattr(prebuilt, "all_routines", lambda: [("pool.c", ("-Dstatic=+",)), ("call.c", ())])
+def test_a_library_kernel_that_the_compiler_refuses_is_named(few, monkeypatch):
+    monkeypatch.setattr(prebuilt, "all_library_kernels", lambda: [("pool.c", ("-Dstatic=+",)), ("call.c", ())])
     count, refused = prebuilt.build_all(few)
     assert count == 1 and len(refused) == 1 and refused[0].startswith("pool.c: ")

@@ -27,7 +27,7 @@ def check_affine(exe, last: int) -> None:
 
 @pytest.fixture
 def cache_folder(tmp_path, monkeypatch):
-    """An empty cache that holds routines, too: as where the installation has compiled none."""
+    """An empty cache that holds library kernels, too: as where the installation has compiled none."""
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("HLOC_PRECOMPILED", "0")
     return tmp_path / "cache"

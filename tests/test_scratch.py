@@ -1,4 +1,4 @@
-"""What the plan sets aside for routines is what they take: nothing is allocated beside it, and it is not more."""
+"""What the plan sets aside for library kernels is what they take: nothing is allocated beside it, and it is not more."""
 from __future__ import annotations
 
 import importlib.util
@@ -16,7 +16,7 @@ from hloc.kernels.plan import HostCall, Launch, all_steps
 from hloc.machine import Machine
 from hloc.targets import find
 from hloc.targets.cpu.program import driver
-from hloc.targets.cpu.scratch.room import Scratch
+from hloc.targets.cpu.scratch.slots import Scratch
 from hloc.targets.cpu.scratch.steps import scratch_of
 
 LESS = "c = pred[] { a = %s parameter(0)\n b = %s parameter(1)\n ROOT l = pred[] compare(a, b), direction=LT }"
@@ -171,7 +171,7 @@ LOOSE = frozenset(["1x1", "transposed", "f64 window"])
 
 
 def allocated(exe, arrays) -> int:
-    """Bytes that the routines took beside the plan in one run."""
+    """Bytes that the library kernels took beside the plan in one run."""
     count = exe.backend.shared_object.hloc_unplanned
     before = count()
     exe(*arrays)
@@ -183,7 +183,7 @@ def planned(text: str):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_routines_allocate_nothing(name):
+def test_library_kernels_allocate_nothing(name):
     module, program = planned(CASES[name])
     tiles = [k for k in program.kernels if isinstance(k, Tile)]
     sizes = [scratch_of(tile, Machine.host()) for tile in tiles]
@@ -197,7 +197,7 @@ def test_routines_allocate_nothing(name):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in LOOSE])
-def test_no_more_is_set_aside_than_routines_take(name, monkeypatch):
+def test_no_more_is_set_aside_than_library_kernels_take(name, monkeypatch):
     """With two lines less, of whatever they take, they allocate."""
     arrays, expected = sensible_arrays(hloc.load(CASES[name])), None
     slots = [slot for slot in ("first", "second", "own") if getattr(sizes_of(CASES[name]), slot)]

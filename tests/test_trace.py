@@ -180,11 +180,11 @@ def clock_of(spans: list[tuple[int, float, float]], marks: list[tuple[str, int, 
 
 def test_spans_of_a_gpu_are_a_stream():
     spans = [(0, 0, 5)] + [(1, 10 + 10 * n, 8) for n in range(6)] + [(2, 100, 1)]
-    marks = [("begin", 0, 1), *(("turn", 0, 1 + n) for n in range(6)), ("end", 0, 7)]
+    marks = [("begin", 0, 1), *(("iteration", 0, 1 + n) for n in range(6)), ("end", 0, 7)]
     trace = trace_of(clock_of(spans, marks), 2, {})
     assert [(s.kind, s.begin - 2_000, s.end - 2_000, s.count) for s in trace.slices if s.track == 1] == [
-        ("step", 0, 5_000, 0), ("loop", 10_000, 68_000, 6), ("turn", 10_000, 18_000, 0), ("step", 10_000, 18_000, 0),
-        ("turn", 20_000, 28_000, 1), ("step", 20_000, 28_000, 0), ("folded", 30_000, 68_000, 4), ("step", 100_000, 101_000, 0)]
+        ("step", 0, 5_000, 0), ("loop", 10_000, 68_000, 6), ("iteration", 10_000, 18_000, 0), ("step", 10_000, 18_000, 0),
+        ("iteration", 20_000, 28_000, 1), ("step", 20_000, 28_000, 0), ("folded", 30_000, 68_000, 4), ("step", 100_000, 101_000, 0)]
     folded = next(s for s in trace.slices if s.kind == "folded")
     assert [(s.step, s.runs, round(s.seconds * 1e6, 6)) for s in folded.sums] == [(1, 4, 32.0)]
     checked(trace_json([DeviceTrace(0, "h100", trace)], "m"))
@@ -194,10 +194,10 @@ def test_loops_in_folded_iterations_are_not_shown():
     spans = [(0, 10 * n, 5) for n in range(8)]
     marks = [("begin", 0, 0)]
     for turn in range(4):                            # of two runs of an inner loop of one iteration each
-        marks += [("turn", 0, 2 * turn), ("begin", 1, 2 * turn), ("turn", 1, 2 * turn), ("turn", 1, 2 * turn + 1), ("end", 1, 2 * turn + 2)]
+        marks += [("iteration", 0, 2 * turn), ("begin", 1, 2 * turn), ("iteration", 1, 2 * turn), ("iteration", 1, 2 * turn + 1), ("end", 1, 2 * turn + 2)]
     trace = trace_of(clock_of(spans, [*marks, ("end", 0, 8)]), 1, {})
-    assert [(s.kind, s.number, s.count) for s in trace.slices if s.kind in ("loop", "turn", "folded")] == [
-        ("loop", 0, 4), ("turn", 0, 0), ("loop", 1, 2), ("turn", 1, 0), ("folded", 1, 1), ("folded", 0, 3)]
+    assert [(s.kind, s.number, s.count) for s in trace.slices if s.kind in ("loop", "iteration", "folded")] == [
+        ("loop", 0, 4), ("iteration", 0, 0), ("loop", 1, 2), ("iteration", 1, 0), ("folded", 1, 1), ("folded", 0, 3)]
     checked(trace_json([DeviceTrace(0, "h100", trace)], "m"))
 
 

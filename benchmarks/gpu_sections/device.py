@@ -33,7 +33,7 @@ from hloc.targets.cuda.target import image as cubin
 from hloc.targets.inlining import HEADERS, inline_includes
 
 TESTS = ROOT / "tests"
-TOGETHER_SECONDS, MOST_TOGETHER = 2e-3, 50     # of runs that are timed as one
+TOGETHER_SECONDS, MOST_CONCURRENT = 2e-3, 50     # of runs that are timed as one
 
 
 class Device:
@@ -142,7 +142,7 @@ class Device:
                 work()
             stream.synchronize()
             together = 1 if self.emulated else \
-                max(1, min(MOST_TOGETHER, int(TOGETHER_SECONDS / self._elapsed(work, stream, 1))))
+                max(1, min(MOST_CONCURRENT, int(TOGETHER_SECONDS / self._elapsed(work, stream, 1))))
             times: list[float] = []
             while len(times) < 5 or (sum(times) * together < least and len(times) < most):
                 times.append(self._elapsed(work, stream, together))

@@ -16,8 +16,8 @@ from hloc.ir import Instruction, window_of
 from hloc.machine import Machine
 from hloc.ops.table import OPS
 
-ROUTINES = frozenset(["dot", "convolution", "ragged-dot", "scaled-dot", "fft", "sort", "cholesky", "triangular-solve",
-                      "scatter", "select-and-scatter", "custom-call"])
+LIBRARY_KERNELS = frozenset(["dot", "convolution", "ragged-dot", "scaled-dot", "fft", "sort", "cholesky",
+                             "triangular-solve", "scatter", "select-and-scatter", "custom-call"])
 FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "opt-barrier",
                   "after-all", "domain", "add-dependency"])
 PARTIAL_READS = frozenset(["slice", "dynamic-slice", "gather"])
@@ -70,9 +70,9 @@ def main_operation(instruction: Instruction) -> Instruction:
         return instruction
     inside = instruction.called_computations[0]
     work = [main_operation(i) for i in inside.instructions if i.opcode not in FREE]
-    if not any(flops(i) or i.opcode in ROUTINES for i in work):
+    if not any(flops(i) or i.opcode in LIBRARY_KERNELS for i in work):
         return inside.root if inside.root.opcode not in FREE or not work else work[-1]
-    return max(reversed(work), key=lambda i: (i.opcode in ROUTINES, flops(i)))
+    return max(reversed(work), key=lambda i: (i.opcode in LIBRARY_KERNELS, flops(i)))
 
 
 def _arrays(instruction: Instruction):

@@ -24,7 +24,7 @@ ANSWER_SECONDS = 30
 def doctor_command(as_json: bool) -> None:
     """List what hloc found on this machine (compilers for C and CUDA, driver, GPU, PyCUDA, jaxlib), and how to install
     what is missing."""
-    rows = [_python(), _c_compiler(), _routines(), _nvrtc(), _nvcc(), _driver(),
+    rows = [_python(), _c_compiler(), _library_kernels(), _nvrtc(), _nvcc(), _driver(),
             _package("pycuda", "run CUDA code", "hloc[cuda]"),
             _package("jaxlib", "hloc check --against xla", "hloc[jax]"), _cache()]
     if as_json:
@@ -48,7 +48,7 @@ def _c_compiler() -> tuple[str, str, str, str]:
         return "C compiler", "", "target cpu", error.hint
 
 
-def _routines() -> tuple[str, str, str, str]:
+def _library_kernels() -> tuple[str, str, str, str]:
     from hloc.errors import BuildError
     from hloc.targets.cpu.building.prebuilt import how_many
     try:

@@ -211,7 +211,8 @@ class Prologue(NamedTuple):
 class Tile(NamedTuple):
     """A kernel made from a hand-written template instead of loops: matrix products, attention, convolutions ...
 
-    routine      "gemm", "attention", "convolution", "sort" ...; each target has a template for it or refuses it by name
+    library_kernel   "gemm", "attention", "convolution", "sort" ...; each target has a template for it or refuses it by
+                 name
     buffers      as for Kernel; the template knows their order
     parameters   the template's compile-time facts, as (name, value) with int, str, tuple values
     epilogue     for products: statements that turn Var("acc", type) at INDEX Vars batch, row, column into Stores
@@ -222,7 +223,7 @@ class Tile(NamedTuple):
     """
 
     name: str
-    routine: str
+    library_kernel: str
     buffers: tuple[Buffer, ...]
     parameters: tuple[tuple[str, object], ...]
     epilogue: tuple[Stmt, ...] = ()
@@ -232,5 +233,5 @@ class Tile(NamedTuple):
     prologues: tuple[Prologue, ...] = ()
 
     def structure(self):
-        return (self.routine, self.buffers, self.parameters, self.epilogue, self.comparator,
+        return (self.library_kernel, self.buffers, self.parameters, self.epilogue, self.comparator,
                 tuple(p._replace(origin=()) for p in self.prologues))

@@ -10,8 +10,8 @@ In: an optimized module. Out: a MemoryUse: the sizes that a run allocates, and t
     over.live[3]      bytes of the arena in use at over.instructions[3]
 
 The arena may be a little larger than `live`, the bytes in use at once: there may be unused gaps. The workspace of
-routines for packed operands, sorts and transforms is in the arena too, during their step (region "scratch"). Not in the
-peak: stacks of threads, one set per process, and Python itself.
+library kernels for packed operands, sorts and transforms is in the arena too, during their step (region "scratch"). Not
+in the peak: stacks of threads, one set per process, and Python itself.
 """
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Buffer(NamedTuple):
 class MemoryUse(NamedTuple):
     """All sizes in bytes.
 
-    scratch   of the arena: the most that one step's routines take
-    kept      what routines keep between runs, such as roots of unity
+    scratch   of the arena: the most that one step's library kernels take
+    kept      what library kernels keep between runs, such as roots of unity
     stacks    of the threads that a program runs on, reserved once per process
     at        the instruction at which `live` bytes of the arena are in use; None without an arena
     """
@@ -75,7 +75,7 @@ class MemoryOverTime(NamedTuple):
 
     instructions  in the order of the schedule, those of loops and branches once, where they stand; several may be one
     live          of the arena, at each of them
-    outside       parameters, results, constants and what routines keep: in use all the time
+    outside       parameters, results, constants and what library kernels keep: in use all the time
     buffers       of the arena and of memory lent by results; first and last are positions in `instructions`
     """
 

@@ -35,8 +35,8 @@ class Ref(NamedTuple):
 
 class Launch(NamedTuple):
     """Run a kernel; one Ref per Buffer of it, in order. instruction: what it computes; None in a saved plan. scratch:
-    workspace of a target's routine, if it needs some (Workspace). packed: an operand packed for a routine (Packing); a
-    step that packs it writes there, and has that operand as its only argument."""
+    workspace of a target's library kernel, if it needs some (Workspace). packed: an operand packed for a library kernel
+    (Packing); a step that packs it writes there, and has that operand as its only argument."""
 
     kernel: int
     arguments: tuple[Ref, ...]
@@ -110,7 +110,7 @@ class Value(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """The packing of an operand for a routine, as a separate step: for operands that never change.
+    """The packing of an operand for a library kernel, as a separate step: for operands that never change.
 
     operand    the number of the buffer that is packed
     bytes      of the operand, packed
@@ -125,7 +125,7 @@ class Packing(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """The memory that a target's routines need beside their arguments, in bytes, as reported by the target.
+    """The memory that a target's library kernels need beside their arguments, in bytes, as reported by the target.
 
     scratch    (Tile or HostCall, machine) -> for the time of that step; it lies in the arena
     kept       (kernels, machine) -> between runs, until the process ends
@@ -143,7 +143,7 @@ class Program(NamedTuple):
     """Everything a target needs: deduplicated kernels, steps, constants, sizes.
 
     aliases    (result index, parameter index) pairs whose memory is the same (donated inputs)
-    kept       bytes that routines keep between runs
+    kept       bytes that library kernels keep between runs
     gaps       of the arena, offset and size: what nothing may touch, where $HLOC_SANITIZE asks for them
     setup      steps of the first run alone: what is computed from bound parameters and from nothing else
     held       bytes of the arrays that setup makes; they stay. The first is a flag, zero until setup is done
@@ -164,7 +164,7 @@ class Program(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """Bytes that a run needs: parameters, results, constants, the arena, and the memory kept by routines and
+        """Bytes that a run needs: parameters, results, constants, the arena, and the memory kept by library kernels and
         setup."""
         signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results))
         return signature + sum(c.nbytes for c in self.constants) + self.arena_size + self.kept + sum(self.held)

@@ -68,7 +68,7 @@ class Planner:
     lowered: dict[Any, Lowered] = field(default_factory=dict)
     sharing: list[tuple[Value, Value, int]] = field(default_factory=list)
     makers: dict[Value, Instruction] = field(default_factory=dict)
-    scratch: set[Value] = field(default_factory=set)         # of routines of the target
+    scratch: set[Value] = field(default_factory=set)         # of library kernels of the target
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
     time: int = 0
     depth: int = 0
@@ -215,7 +215,7 @@ class Planner:
         return home is not None and home.region in ("constant", "parameter", "held")
 
     def room(self, steps: list[Tile | HostCall], instruction: Instruction) -> Value | None:
-        """The workspace of one instruction's routines, used one after the other; None if they need none."""
+        """The workspace of one instruction's library kernels, used one after the other; None if they need none."""
         size = max((self.workspace.scratch(s, self.machine) for s in steps), default=0) if self.workspace else 0
         if not size:
             return None
@@ -417,9 +417,9 @@ def _finish(drafts: list[Draft], ref: Callable[[Value], Ref]) -> tuple[Step, ...
 
 def plan_module(module: Module, machine: Machine, workspace: Workspace | None = None,
                 bound: frozenset[int] = frozenset()) -> Program:
-    """Plan a whole module. workspace: what the target's routines take, else they bring memory of their own; bound:
-    numbers of parameters whose arrays are the same in all runs (bound.py). Raises UnsupportedError, located, for what
-    no kernel can do."""
+    """Plan a whole module. workspace: what the target's library kernels take, else they bring memory of their own;
+    bound: numbers of parameters whose arrays are the same in all runs (bound.py). Raises UnsupportedError, located, for
+    what no kernel can do."""
     return planned(Planner(module, machine, workspace=workspace, bound=bound))
 
 

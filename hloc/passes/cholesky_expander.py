@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hloc.analysis.triangular import routine_type
+from hloc.analysis.triangular import library_kernel_type
 from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
@@ -29,15 +29,16 @@ def cholesky_expander(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         if instruction.opcode != "cholesky" or instruction.shape.num_elements == 0:
             return None
-        return by_routine(instruction, context, rewriter, lambda: Cholesky(module, instruction, rewriter).expand())
+        return by_library_kernel(instruction, context, rewriter,
+                                 lambda: Cholesky(module, instruction, rewriter).expand())
     return rewrite_module(module, visit, revisit=False, expands=True)
 
 
-def by_routine(instruction: Instruction, context: PassContext, rewriter: Rewriter,
+def by_library_kernel(instruction: Instruction, context: PassContext, rewriter: Rewriter,
                expand: Callable[[], Instruction]) -> Instruction | None:
     """The instruction in a type of the CPU's library kernel, None if it has one; all others expanded."""
     type = instruction.shape.element_type
-    wide = routine_type(instruction) if context.target == "cpu" else None
+    wide = library_kernel_type(instruction) if context.target == "cpu" else None
     if wide is None:
         return expand()
     if wide == type:

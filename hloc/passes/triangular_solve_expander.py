@@ -9,7 +9,7 @@ Row i of a block:  x[i] = (b[i] - a[i, known] @ x[known]) / a[i, i]. Only one tr
 from __future__ import annotations
 
 from hloc.ir import Instruction, Module
-from hloc.passes.cholesky_expander import NARROW, by_routine, conjugate
+from hloc.passes.cholesky_expander import NARROW, by_library_kernel, conjugate
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Rewriter, rewrite_module
@@ -22,7 +22,7 @@ def triangular_solve_expander(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         if instruction.opcode != "triangular-solve" or instruction.shape.num_elements == 0:
             return None
-        return by_routine(instruction, context, rewriter,
+        return by_library_kernel(instruction, context, rewriter,
                           lambda: TriangularSolve(module, instruction, rewriter).expand())
     return rewrite_module(module, visit, revisit=False, expands=True)
 

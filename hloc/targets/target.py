@@ -17,12 +17,13 @@ class Target:
     """name        cpu or cuda: which pipeline (hloc/passes/pipelines.py) and which custom calls
     machine     facts about the hardware to compile for
     executable  (Program, optimized Module, Options) -> Executable
-    recalled    (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of programs
+    from_cache  (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of
+                programs
     workspace   the scratch memory of its library kernels, for the plan; None: they allocate their own
     """
 
     name: str
     machine: Machine
     executable: Callable[..., Executable]
-    recalled: Callable[..., Executable] | None = None
+    from_cache: Callable[..., Executable] | None = None
     workspace: Workspace | None = None

@@ -75,5 +75,6 @@ def _dump(when: str, name: str, kernels: Sequence[Kernel]) -> str:
 
 def _all(kernels: Sequence[Kernel | Tile]) -> str:
     texts = [print_loops([k]) if isinstance(k, Kernel) else
-             f"// {k.name}: library kernel {k.routine}({', '.join(b.name for b in k.buffers)})\n" for k in kernels]
+             f"// {k.name}: library kernel {k.library_kernel}({', '.join(b.name for b in k.buffers)})\n"
+             for k in kernels]
     return "\n".join(texts)

@@ -18,7 +18,7 @@ from hloc.ir.printer import print_instruction
 from hloc.kernels.plan import Value
 from hloc.kernels.planner import TRANSFERS
 from hloc.ops.collectives import COLLECTIVES
-from hloc.run_trace import CALL, CHECK, FOLDED, LOOP, PIECE, STEP, TURN, WAIT, RunTrace, Slice, in_order
+from hloc.run_trace import CALL, CHECK, FOLDED, ITERATION, LOOP, PIECE, STEP, WAIT, RunTrace, Slice, in_order
 from hloc.source_lines import op_name
 
 LONGEST_TEXT = 300
@@ -129,7 +129,7 @@ class _Descriptions:
         name = printable(loop.name) if loop is not None else f"loop {s.number}"
         if s.kind == LOOP:
             return name, "loop", {"iterations": s.count, **_about(loop)}
-        if s.kind == TURN:
+        if s.kind == ITERATION:
             return f"{name} iteration {s.count}", "iteration", {}
         if s.kind == CHECK:
             return f"{name} condition", "iteration", {}

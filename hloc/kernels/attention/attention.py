@@ -1,4 +1,4 @@
-"""Attention: a Tile of the routine "attention" for two dots with a softmax between them.
+"""Attention: a Tile of the library kernel "attention" for two dots with a softmax between them.
 
 In: a kCustom fusion with two dots (hloc/analysis/attention.py). Out: the tile; before it a kernel for each operand that
 is not a strided view.

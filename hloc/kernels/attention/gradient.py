@@ -1,5 +1,5 @@
-"""The gradients of attention: a Tile of the routine "attention_gradient" for matmuls whose operands are computed from
-matmuls.
+"""The gradients of attention: a Tile of the library kernel "attention_gradient" for matmuls whose operands are computed
+from matmuls.
 
 In: a kCustom fusion that is a Gradient (hloc/analysis/attention_gradient.py). Out: the tile; before it a kernel for
 each operand that is not a strided view.

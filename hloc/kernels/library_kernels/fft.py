@@ -1,4 +1,4 @@
-"""Fourier transforms: a Tile of the routine "fft".
+"""Fourier transforms: a Tile of the library kernel "fft".
 
 Tile "fft": buffers "in0", "out0"; parameters
     kind     FFT, IFFT, RFFT, IRFFT

@@ -1,4 +1,4 @@
-"""Sorts and top-k: a Tile of the routine "sort" or "topk", with the comparator as scalar expressions.
+"""Sorts and top-k: a Tile of the library kernel "sort" or "topk", with the comparator as scalar expressions.
 
 Tile "sort": buffers are the n operands, then the results (none may share an operand's memory).
     parameters  results of each result (operand, first, last): elements first .. last - 1 of the sorted rows of this

@@ -1,4 +1,4 @@
-"""Cholesky factors and triangular systems of real matrices as Tiles, for a target that has routines for these.
+"""Cholesky factors and triangular systems of real matrices as Tiles, for a target that has library kernels for these.
 
 Tile "cholesky": buffers "in0", "out0"; parameters batch, size, lower as in HLO.
 Tile "triangular-solve": buffers "in0", "in1", "out0"; parameters batch, size; sides: right sides, columns of "in1" if

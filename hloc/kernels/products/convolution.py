@@ -1,4 +1,4 @@
-"""Convolutions: a Tile of the routine "convolution" with sizes and strides, and an epilogue from the surrounding
+"""Convolutions: a Tile of the library kernel "convolution" with sizes and strides, and an epilogue from the surrounding
 fusion.
 
 In: a convolution, or a kOutput fusion with one as its hero. Out: the tile; before it a kernel for each operand that is
@@ -57,7 +57,7 @@ from hloc.kernels.products.small_dot import lower_plain_convolution
 from hloc.machine import Machine
 
 SIDES = ("lhs", "rhs")
-TRANSPOSED_TYPES = ("f32", "bf16", "f16")       # of operands whose routines produce sums along positions,
+TRANSPOSED_TYPES = ("f32", "bf16", "f16")       # of operands whose library kernels produce sums along positions,
 FEWEST_PLACES = 16                          # if there are at least so many
 FEW_SPREAD = 16                             # features
 
@@ -85,20 +85,21 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     reads = tuple(Buffer(SIDES[n], type, side.size) for n, side in enumerate(sides) if side.argument)
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
     given = (*(side.argument for side in sides if side.argument), *arguments)
-    routine, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_transposed", is_transposed),
+    library_kernel, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_transposed", is_transposed),
                                       *algorithm_fact(hero, machine))
     if product:
-        routine, facts = "gemm", (("types", (type, total)), *product.parameters(*(side.offset for side in sides)))
+        offsets = (side.offset for side in sides)
+        library_kernel, facts = "gemm", (("types", (type, total)), *product.parameters(*offsets))
     if product and product.is_transposed:
         reads, given = (reads[1]._replace(name="lhs"), reads[0]._replace(name="rhs")), (given[1], given[0], *given[2:])
-    tile = Tile(group.kernel_name, routine, reads + buffers, facts, epilogue,
+    tile = Tile(group.kernel_name, library_kernel, reads + buffers, facts, epilogue,
                 cost=Cost(moved, 2 * work), origin=group.origin, prologues=tuple(p for p, _ in made))
     call = KernelCall(tile, given)
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
 
 
 def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | None:
-    """The loops of a convolution, if no routine is faster."""
+    """The loops of a convolution, if no library kernel is faster."""
     if is_shallow(hero) and (found := lower_plain_convolution(group, hero)):
         return found
     if slides_along_rows(hero) and (found := lower_sliding_convolution(group, hero)):
@@ -165,8 +166,8 @@ def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Acce
 
 
 def _goes_along_positions(hero: Instruction) -> bool:
-    """Whether the reads and writes of an epilogue are contiguous along positions, not features, and a routine produces
-    many of these at a time."""
+    """Whether the reads and writes of an epilogue are contiguous along positions, not features, and a library kernel
+    produces many of these at a time."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     windows, rank = window_of(hero), hero.shape.rank
     places = math.prod(hero.shape.dimensions[d] for d in n.output_spatial)

@@ -1,4 +1,4 @@
-"""Convolutions that are one matmul per image without copies: Tiles of the routine "gemm" on a CPU.
+"""Convolutions that are one matmul per image without copies: Tiles of the library kernel "gemm" on a CPU.
 
     images   windows of one position, with contiguous positions (NCHW)
     frames   windows along a line without padding, with contiguous elements (sound: a short-time Fourier transform):

@@ -1,4 +1,4 @@
-"""Matmuls: a Tile of the routine "gemm" with sizes and strides, and an epilogue from the surrounding fusion.
+"""Matmuls: a Tile of the library kernel "gemm" with sizes and strides, and an epilogue from the surrounding fusion.
 
 In: a dot, or a kOutput fusion with a dot as its hero. Out: the tile; before it a kernel for each operand that is not a
 strided view (it is packed in order, or converted, in a scratch buffer), unless it is computed while the tile is loaded

@@ -35,7 +35,7 @@ def algorithm_fact(hero: Instruction, machine: Machine) -> tuple[tuple[str, str]
 
 def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:
     """Whether no epilogue is needed: the sums are the result, or are rounded to it if operands and result have the same
-    narrow type; routines round to no other type."""
+    narrow type; library kernels round to no other type."""
     group, type = outline.group, hero.shape.element_type
     narrow = type in ("bf16", "f16") and type == tile_types(group, hero)[0]
     if group.roots != [hero] or (type != total and not narrow):

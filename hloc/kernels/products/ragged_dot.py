@@ -1,4 +1,4 @@
-"""ragged-dot on a GPU: a Tile of the routine "gemm" whose rows are in groups, each with its own right operand.
+"""ragged-dot on a GPU: a Tile of the library kernel "gemm" whose rows are in groups, each with its own right operand.
 
 In: a ragged-dot of the form that `is_grouped` tests (passes/ragged_dot_rewriter.py leaves it unchanged). Out: the tile,
 as in products/dot.py, with one more buffer, for the sizes, and one more parameter:

@@ -10,7 +10,7 @@
  *   random: hloc_threefry2x32, hloc_philox4x32
  * f16, bf16, f8*, f4 are computed in f32; s1 s2 s4 in s8, u1 u2 u4 in u8; the caller converts.
  *
- * The file includes its chapters by name from its own folder. For good code compile with
+ * The file includes its sections by name from its own folder. For good code compile with
  *   -O2 -ftree-vectorize -march=native -fno-math-errno -fno-trapping-math -ffp-contract=fast     (never -ffast-math)
  * Example: hloc_f32_to_bf16(hloc_tanh_f32(hloc_bf16_to_f32(x)))
  */

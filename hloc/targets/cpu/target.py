@@ -19,7 +19,7 @@ from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Packing, Program, Workspace
 from hloc.machine import Machine
-from hloc.targets.cpu.building.recall import recalled
+from hloc.targets.cpu.building.program_cache import from_cache
 from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, refuse_if_too_large
 from hloc.targets.cpu.execution.executable import load_shared_object as open_shared_object
 from hloc.targets.target import Target
@@ -35,11 +35,11 @@ def cpu_target(march: str = "native") -> Target:
     does not know."""
     from hloc.targets.cpu.building.toolchain import machine_of
     machine = machine_of(march)
-    return Target("cpu", machine, partial(executable, machine), partial(recalled, machine), workspace())
+    return Target("cpu", machine, partial(executable, machine), partial(from_cache, machine), workspace())
 
 
 def workspace() -> Workspace:
-    """What memory the routines take."""
+    """What memory the library kernels take."""
     return Workspace(_scratch, _kept, _stack, _packing)
 
 
@@ -71,7 +71,7 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
     from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
     with options.stage("printing"):
-        sources = make_sources(program, machine, timed=options.times_steps, turns=options.trace,
+        sources = make_sources(program, machine, timed=options.times_steps, iterations=options.trace,
                                in_python=options.custom_calls.keys(), inline=options.passes.get("fusion") != "off")
     functions = [host_function(call, options) for call in sources.host_calls]
 

@@ -84,7 +84,7 @@ class Steps:
 
     def loop(self, step: WhileLoop, indent: int) -> None:
         if step.trip_count is not None:
-            self.line(indent, f"for (long turn = 0; turn < {step.trip_count}; turn++) {{")
+            self.line(indent, f"for (long iteration = 0; iteration < {step.trip_count}; iteration++) {{")
         else:
             self.line(indent, "for (;;) {")
             self.steps(step.condition, indent + 1)

@@ -91,7 +91,7 @@ def loop_lines(kernel: Kernel | Tile, machine: Machine) -> list[Line]:
     generated for it."""
     if isinstance(kernel, Tile):
         facts = [f"//   {name} = {value}" for name, value in kernel.parameters]
-        head = f"// {kernel.name}: library kernel {kernel.routine}({', '.join(b.name for b in kernel.buffers)})"
+        head = f"// {kernel.name}: library kernel {kernel.library_kernel}({', '.join(b.name for b in kernel.buffers)})"
         given = [f"{p.operand}: {line}" for p in kernel.prologues for line in statement_lines(p.statements)]
         return code_lines("\n".join([head, *facts, *given, *statement_lines(kernel.epilogue)]))
     if machine.kind == "cpu":

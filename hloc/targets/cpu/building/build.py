@@ -4,7 +4,7 @@ In: Sources of a program. Out: a shared object, open, and its key; from the cach
 
     key, library = build(sources, options.report, options.units)
 
-The library kernels of runtime/ (routine_objects.py) are compiled once per machine, starting while the passes run.
+The library kernels of runtime/ (library_objects.py) are compiled once per machine, starting while the passes run.
 """
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hloc.files import opened
 from hloc.machine import available_cores
 from hloc.targets import sealed
 from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.building.library_objects import CALL, CPU_NEEDS, runtime_digest, runtime_object
 from hloc.targets.cpu.building.parts import compiled
-from hloc.targets.cpu.building.routine_objects import CALL, CPU_NEEDS, runtime_digest, runtime_object
 from hloc.targets.cpu.building.toolchain import Toolchain
 from hloc.targets.cpu.building.unit_times import UnitTime, timed
 from hloc.targets.cpu.execution.executable import MARK, VERSION, manifest
@@ -80,17 +80,17 @@ def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, out
     with cache.workspace() as folder, Workers(available_cores()) as cores, \
             Workers(16) as waiting:                    # another thread may be compiling a library kernel
         own = (*sources.runtime_units(), CALL, *((CPU_NEEDS,) if alone else ()))
-        routines = [waiting.submit(_routine, chain, unit, flags, digest, folder, times)
+        library_kernels = [waiting.submit(_library_kernel, chain, unit, flags, digest, folder, times)
                     for unit, flags in compiled(own, sources.parts())]
         jobs = [cores.submit(_unit_object, chain, unit, folder / f"unit{number}.c", times)
                 for number, unit in enumerate(sorted(units, key=lambda unit: -len(unit.text)))]
         if alone:
             flags = (*toolchain.DRIVER_FLAGS, *chain.any_cpu())
             jobs.append(cores.submit(chain.compile_object, alone.entry, alone.entry.with_suffix(".o"), flags))
-        _follow(jobs + routines, report)
+        _follow(jobs + library_kernels, report)
         report("link", 0, 0)                           # zig builds its C library first, once
         with timed(times, "link"):
-            chain.link([job.result() for job in jobs + routines], output,
+            chain.link([job.result() for job in jobs + library_kernels], output,
                        alone.exports if alone else None)
 
 
@@ -101,7 +101,7 @@ def _follow(jobs: list[Future], report: Report) -> None:
         report("compile", done, len(jobs))
 
 
-def _routine(chain: Toolchain, unit: str, flags: tuple[str, ...], digest: str, folder: Path,
+def _library_kernel(chain: Toolchain, unit: str, flags: tuple[str, ...], digest: str, folder: Path,
              times: list[UnitTime]) -> Path:
     with timed(times, f"library kernel {unit}"):
         return runtime_object(chain, unit, flags, digest, folder)

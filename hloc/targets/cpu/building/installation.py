@@ -27,10 +27,10 @@ import sys
 from pathlib import Path
 from hloc.patterns import install
 from hloc.targets.cpu.building.prebuilt import build_all
-routines, patterns, listed = map(Path, sys.argv[1:])
+library kernels, patterns, listed = map(Path, sys.argv[1:])
 install(listed, patterns)
 try:
-    count, refused = build_all(routines)
+    count, refused = build_all(library kernels)
 except Exception as error:
     sys.exit(f"hloc: its library kernels are not compiled now, but when a program needs them: {error}")
 print(f"hloc: {count} library kernels compiled for this CPU", *refused, sep="\\n")
@@ -51,32 +51,32 @@ def cpu_tag() -> str:
     return done.stdout.strip()
 
 
-def wants_routines() -> bool:
-    """Whether HLOC_PRECOMPILED permits it, as in routine_objects.py."""
+def precompiles_library_kernels() -> bool:
+    """Whether HLOC_PRECOMPILED permits it, as in library_objects.py."""
     return os.environ.get("HLOC_PRECOMPILED") != "0"
 
 
-class BuildWithRoutines(build_py):
+class BuildWithLibraryKernels(build_py):
     """The package's files and the library kernels beside them: in the build folder or, for an editable installation, in
     the sources."""
 
     def run(self) -> None:
         super().run()
-        if wants_routines():
+        if precompiles_library_kernels():
             into = SOURCES if self.editable_mode else Path(self.build_lib).resolve()
             paths = map(str, (into / PREBUILT, into / PATTERNS, LISTED))
             subprocess.run([sys.executable, "-c", COMPILE, *paths], cwd=SOURCES, check=False)
 
 
-class WheelWithRoutines(bdist_wheel):
+class WheelWithLibraryKernels(bdist_wheel):
     """A wheel for any Python; for this platform, and with the CPU in its name, if it contains library kernels."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        if wants_routines():
+        if precompiles_library_kernels():
             self.root_is_pure = False
             self.build_number = self.build_number or cpu_tag()
 
     def get_tag(self) -> tuple[str, str, str]:
         tag = super().get_tag()
-        return ("py3", "none", tag[2]) if wants_routines() else tag
+        return ("py3", "none", tag[2]) if precompiles_library_kernels() else tag

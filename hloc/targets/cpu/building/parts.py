@@ -1,7 +1,7 @@
 """The parts in which library kernels of runtime/ compile in parallel (runtime/parts.h), and which a program needs.
 
-In: names of units, as in routines.py, and for each the needed parts besides the mandatory ones: from the Tiles of a
-program (needs.py). Out: the compilations.
+In: names of units, as in library_kernels.py, and for each the needed parts besides the mandatory ones: from the Tiles
+of a program (needed_parts.py). Out: the compilations.
 
     compiled(["gemm_f32.c"], {"gemm_f32.c": {"THIN"}})  ->  [("gemm_f32.c", ("-DHLOC_PART=HLOC_MAIN", ...)), ...]
 """
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import file_of, generic_flags
+from hloc.targets.cpu.building.library_kernels import file_of, generic_flags
 
 # These kernels have separate loops where conditions matter; unswitching all others would double the time of gcc.
 SWITCHED = ("-fno-unswitch-loops",)
@@ -36,7 +36,7 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gemm_": {"MAIN": ONCE, **{f"THIN_{way}_{rows}": () for rows in (4, 3, 2, 1) for way in THIN},
               **{f"KERNELS{read}": STRAIGHT for read in ("_AB", "_B", "_A", "", "_HALF_A", "_HALF")},
               "BLOCKS": PLAIN, "PACKING": BARE, "THIN": LEAN, "PACKING_ROWS": STRAIGHT, "PACKING_A": PLAIN,
-              "TURNING": PLAIN, "STORING": PLAIN, "JOINING": ONCE},
+              "TRANSPOSING": PLAIN, "STORING": PLAIN, "JOINING": ONCE},
     "fft_": {"FFT_ONE_ODD": PLAIN, "FFT_MOVES": PLAIN, "FFT_MANY_ODD": PLAIN, "FFT_ONE": PLAIN, "FFT_PLANS": ONCE,
              "FFT_LINES": PLAIN, "FFT_MANY": PLAIN},
     "triangular_": {"CHOLESKY": LEAN, "STRIPS": LEAN, "SOLVE": LEAN},
@@ -79,8 +79,8 @@ def compiled(units: Sequence[str], needed: Mapping[str, Collection[str]]) -> lis
 
 
 def _own_flags(unit: str) -> tuple[str, ...]:
-    """Of a unit that compiles whole; convolutions of types without a routine copy what a product multiplies: that takes
-    0.9 of the time at -O1, and gcc three quarters."""
+    """Of a unit that compiles whole; convolutions of types without a library kernel copy what a product multiplies:
+    that takes 0.9 of the time at -O1, and gcc three quarters."""
     return (*QUICK, *SWITCHED, *NO_JUMPS) if unit.startswith("generic.c:conv") else WHOLE.get(unit, ())
 
 

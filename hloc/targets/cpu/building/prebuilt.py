@@ -1,6 +1,6 @@
 """All library kernels of runtime/, compiled before any program needs them.
 
-In: this machine's compiler and CPU. Out: object files in the package (PREBUILT), under the keys of routine_objects.py:
+In: this machine's compiler and CPU. Out: object files in the package (PREBUILT), under the keys of library_objects.py:
 some 260, 1.3 MB, half a minute of one core. An installation from source makes them (installation.py); if it could
 not, or for another compiler, `hloc precompile` does.
 
@@ -19,17 +19,17 @@ from hloc.errors import BuildError
 from hloc.files import writing
 from hloc.machine import available_cores
 from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.building.library_kernels import GENERIC
+from hloc.targets.cpu.building.library_objects import PREBUILT, identity_of, prebuilt_object, runtime_digest
 from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
-from hloc.targets.cpu.building.routine_objects import PREBUILT, identity_of, prebuilt_object, runtime_digest
-from hloc.targets.cpu.building.routines import GENERIC
 from hloc.targets.cpu.building.toolchain import RUNTIME, Toolchain
 from hloc.workers import Workers
 
-Routine = tuple[str, tuple[str, ...]]             # file of runtime/, flags
+LibraryKernel = tuple[str, tuple[str, ...]]             # file of runtime/, flags
 Report = Callable[[str, int, int], None]
 
 
-def all_routines() -> list[Routine]:
+def all_library_kernels() -> list[LibraryKernel]:
     """Every file of runtime/, in all its parts and for all types."""
     files = [path.name for path in sorted(RUNTIME.glob("*.c")) if path.name != "generic.c"]
     parts = {name: frozenset(IN_PARTS[kind]) for name in files if (kind := kind_of_unit(name))}
@@ -41,14 +41,15 @@ def build_all(folder: Path = PREBUILT, report: Report = lambda *_: None) -> tupl
 
     Raises BuildError without a compiler, OSError if the folder cannot be written.
     """
-    chain, routines = toolchain.find(), dict(_keys())
+    chain, library_kernels = toolchain.find(), dict(_keys())
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.o"):
-        if old.stem not in routines:
+        if old.stem not in library_kernels:
             old.unlink()
     refused: list[str] = []
     with cache.workspace() as workspace, Workers(available_cores()) as cores:
-        jobs = [cores.submit(_build, chain, key, routine, workspace, folder) for key, routine in routines.items()]
+        jobs = [cores.submit(_build, chain, key, kernel, workspace, folder)
+                for key, kernel in library_kernels.items()]
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.result():
                 refused.append(error)
@@ -62,16 +63,16 @@ def how_many() -> tuple[int, int]:
     return sum(prebuilt_object(key) is not None for key in keys), len(keys)
 
 
-def _keys() -> Iterator[tuple[str, Routine]]:
+def _keys() -> Iterator[tuple[str, LibraryKernel]]:
     chain, sources = toolchain.find(), runtime_digest()
-    for unit, more in all_routines():
+    for unit, more in all_library_kernels():
         key, flags = identity_of(chain, unit, more, sources)
         yield key, (unit, flags)
 
 
-def _build(chain: Toolchain, key: str, routine: Routine, workspace: Path, folder: Path) -> str:
+def _build(chain: Toolchain, key: str, library_kernel: LibraryKernel, workspace: Path, folder: Path) -> str:
     """The compiler's message if it refused; empty if the object is in `folder`."""
-    unit, flags = routine
+    unit, flags = library_kernel
     target = folder / f"{key}.o"
     if target.exists():
         return ""

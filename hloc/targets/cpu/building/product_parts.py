@@ -2,7 +2,7 @@
 
 In: matmuls and convolutions. Out: names of parts (runtime/gemm_kernel.h), without mandatory ones: those that
 runtime/gemm_choice.h chooses with one thread per core. The C code checks whether a table of kernels exists, and reads
-operands in another way if it does not.
+operands in another algorithm if it does not.
 
     f32[64,64] by f32[64,64]          ->   BLOCKS, KERNELS_AB: both are read in place
     f32[1000,1000] by f32[1000,192]   ->   BLOCKS, KERNELS_A, PACKING_ROWS: A's rows are read in place, B is packed
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from hloc.machine import Machine
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.building.parts import Parts, add
-from hloc.targets.cpu.building.routines import FAST_TYPES
 from hloc.targets.cpu.scratch.convolution import arguments
-from hloc.targets.cpu.scratch.convolution_ways import product_of_convolution, products_of_spread, way_of
+from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of, product_of_convolution, products_of_spread
 from hloc.targets.cpu.scratch.products import (
     Kind,
     Product,
@@ -48,7 +48,7 @@ def parts_of_product(g: Product, machine: Machine) -> frozenset[str]:
     exchanged = is_exchanged(g, kind, machine)
     if exchanged:
         g = exchange(g)
-    found = {"TURNING"} if exchanged and g.m > 1 else set()
+    found = {"TRANSPOSING"} if exchanged and g.m > 1 else set()
     if goes_thin(g, kind):
         return frozenset({"THIN", f"THIN_{'DOTS' if g.b[2] == 1 else 'ROWS'}_{g.m}", *found})
     for least_work in (6e5, 2e5):                            # whether threads are awake
@@ -93,16 +93,16 @@ def add_convolution(found: Parts, given: Mapping, has_epilogue: bool, machine: M
             add_product(found, product, machine)
         return
     c = arguments(given, has_epilogue)
-    way = way_of(c, machine)
-    if way == "product":
+    algorithm = algorithm_of(c, machine)
+    if algorithm == "product":
         add_product(found, product_of_convolution(c), machine)
         return
     add(found, "conv_memory.c", {f"CONV_{operand.upper()}"})
-    if way == "spread":
+    if algorithm == "spread":
         for product in products_of_spread(c):
             add_product(found, product, machine)
-    elif way == "pairs":
+    elif algorithm == "pairs":
         add(found, "conv_tiles.c", {"CONV_TILES_OF_PAIRS"})
         add(found, "conv_memory.c", {"CONV_PAIRS"})
-    elif way == "rows" and c.y_features // c.groups <= MOST_DOTS:
+    elif algorithm == "rows" and c.y_features // c.groups <= MOST_DOTS:
         add(found, "conv_dots.c", {"CONV_DOTS"})

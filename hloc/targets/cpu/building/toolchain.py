@@ -31,10 +31,10 @@ X86 = ("x86_64", "amd64")
 MARCH = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}", re.IGNORECASE)
 DRIVER_FLAGS = ("-O1",)
 LONG_DRIVER_FLAGS = ("-O1", "-fno-inline")     # a call for each of a thousand steps; gcc would spend most on copies
-# Generated loops say what is a vector, and routines name theirs, so that -O3 finds little; gcc takes a third longer for
-# it, and where a kernel is one long expression (random numbers) three times as long.
-ROUTINE_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
-GCC_ROUTINE_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-model=dynamic",
+# Generated loops say what is a vector, and library kernels name theirs, so that -O3 finds little; gcc takes a third
+# longer for it, and where a kernel is one long expression (random numbers) three times as long.
+LIBRARY_KERNEL_FLAGS = ("-O2", "-fno-semantic-interposition", "-fno-stack-protector")
+GCC_LIBRARY_KERNEL_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-model=dynamic",
                      "--param", "max-inline-insns-auto=30", "--param", "inline-min-speedup=15")
 # Loops of kernels are unswitched up to this size: a select whose condition is the same for all elements cannot be a
 # vector operation in gcc, which needs to see the comparison, or vectors of booleans.
@@ -86,19 +86,19 @@ class Toolchain:
         first = self.command[0]
         return os.path.realpath(shutil.which(first) or first), os.path.basename(first), *self.command[1:]
 
-    def routine_flags(self, *, lean: bool = False) -> tuple[str, ...]:
-        """Optimization of the routines of runtime/. lean: for code whose vectors are all named."""
+    def library_kernel_flags(self, *, lean: bool = False) -> tuple[str, ...]:
+        """Optimization of the library kernels of runtime/. lean: for code whose vectors are all named."""
         if self.is_clang or lean:
-            return ROUTINE_FLAGS
+            return LIBRARY_KERNEL_FLAGS
         found = re.search(r"\) (\d+)\.", self.version)
         tuned = self.is_x86 and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS
-        return ROUTINE_FLAGS + GCC_ROUTINE_FLAGS + (GATHER_FLAGS if tuned else ())
+        return LIBRARY_KERNEL_FLAGS + GCC_LIBRARY_KERNEL_FLAGS + (GATHER_FLAGS if tuned else ())
 
     def kernel_flags(self, *, long: bool = False) -> tuple[str, ...]:
         """Optimization of generated kernels. long: of those that call functions of complex numbers."""
         if self.is_clang:
-            return self.routine_flags()
-        return self.routine_flags() + GCC_KERNEL_FLAGS + (GCC_LONG_FLAGS if long else ())
+            return self.library_kernel_flags()
+        return self.library_kernel_flags() + GCC_KERNEL_FLAGS + (GCC_LONG_FLAGS if long else ())
 
     @property
     def is_clang(self) -> bool:

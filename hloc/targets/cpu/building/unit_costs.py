@@ -14,7 +14,7 @@ DRIVER_PER_CHARACTER = 0.008
 # Included once per instance.
 TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_choice.h", "gemm_thin.h", "fft_lines.h", "fft_steps.h", "sort.h",
              "sort_network.h", "sort_select.h", "sort_piece.h", "sort_end.h", "generic_conv.h", "triangular_rows.h",
-             "turn_blocks.h")
+             "transpose_blocks.h")
 _LOOP = re.compile(r"\bfor \(")
 # Functions of hloc/targets/c that are long once they are inlined.
 _CALLS = tuple((re.compile(rf"\bhloc_(?:{names})\("), milliseconds) for names, milliseconds in (

@@ -20,7 +20,7 @@ from hloc.ir import Instruction, Shape
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
 from hloc.ops.vendors.linear_algebra import option
-from hloc.targets.cpu.scratch.room import NOTHING, Scratch, aligned, busy
+from hloc.targets.cpu.scratch.slots import NOTHING, Scratch, aligned, busy_threads
 
 TARGET = re.compile(r"lapack_([sdcz])"
                     r"(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|gesvd|geev|trsm|gtsv|gehrd|sytrd|hetrd|gees)_ffi")
@@ -203,7 +203,7 @@ def lapack_scratch(step: HostCall, machine: Machine) -> Scratch:
     multiply_adds = rows * columns * max(min(rows, columns), other)
     has_threads = call.routine != "gtsv" and max(rows, columns) > LARGE
     grain = call.batch if has_threads else 1 + int(PIECE / (multiply_adds + 1))
-    return Scratch.of(own=sum(map(aligned, sizes)) + 64, threads=busy(call.batch, grain, machine))
+    return Scratch.of(own=sum(map(aligned, sizes)) + 64, threads=busy_threads(call.batch, grain, machine))
 
 
 @lru_cache(maxsize=256)

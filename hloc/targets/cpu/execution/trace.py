@@ -14,10 +14,10 @@ import numpy as np
 
 from hloc.ir import Instruction
 from hloc.kernels.plan import Program, Step, WhileLoop
-from hloc.run_trace import CALL, CHECK, FOLDED, LOOP, PIECE, STEP, TURN, WAIT, RunTrace, Slice, Sum, in_order
+from hloc.run_trace import CALL, CHECK, FOLDED, ITERATION, LOOP, PIECE, STEP, WAIT, RunTrace, Slice, Sum, in_order
 from hloc.targets.cpu.execution.profile import step_times
 
-KINDS = (CALL, STEP, LOOP, TURN, FOLDED, "sum", PIECE, WAIT)          # as in runtime/trace.h
+KINDS = (CALL, STEP, LOOP, ITERATION, FOLDED, "sum", PIECE, WAIT)          # as in runtime/trace.h
 FIELDS = 5                                                             # of an event, 8 bytes each
 
 
@@ -44,17 +44,17 @@ def take_trace(library: ctypes.CDLL, steps: Sequence[Step], loops: Sequence[Whil
 def _slices(events: list[list[int]], track: int) -> list[Slice]:
     """Slices of one thread. C counts the last evaluation of a loop's condition as an iteration; here it is none."""
     found: list[Slice] = []
-    last_turn: dict[int, int] = {}
+    last_iteration: dict[int, int] = {}
     for what, number, count, begin, end in events:
         kind = KINDS[what]
         if kind == "sum":
             found[-1] = found[-1]._replace(sums=(*found[-1].sums, Sum(number, count, end * 1e-9)))
             continue
-        if kind == TURN:
-            last_turn[number] = len(found)
+        if kind == ITERATION:
+            last_iteration[number] = len(found)
         elif kind in (LOOP, FOLDED):
             count -= 1
-        if kind == LOOP and (turn := last_turn.get(number)) is not None and found[turn].count == count:
-            found[turn] = found[turn]._replace(kind=CHECK)
+        if kind == LOOP and (iteration := last_iteration.get(number)) is not None and found[iteration].count == count:
+            found[iteration] = found[iteration]._replace(kind=CHECK)
         found.append(Slice(kind, track, begin, end, number, count))
     return found

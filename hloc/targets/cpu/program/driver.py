@@ -20,14 +20,14 @@ from hloc.kernels.ir import Tile
 from hloc.kernels.plan import FLAG_BYTES, Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY, STOPPED
+from hloc.targets.cpu.program.concurrent_steps import ConcurrentLaunches, grouped
 from hloc.targets.cpu.program.grain import extent_of, grain_of, seconds_of
-from hloc.targets.cpu.program.side_by_side import Together, grouped
 from hloc.targets.cpu.program.small_kernels import launches
-from hloc.targets.cpu.scratch.room import Scratch
+from hloc.targets.cpu.scratch.slots import Scratch
 from hloc.targets.cpu.scratch.steps import scratch_of
 
 WATCH_SECONDS = 1e-3              # interval at which longer runs check for signals (runtime/call.c)
-FIRST_SECONDS, MOST_TURNS = 1e-4, 1000      # of a loop of unknown length, before it begins to check
+FIRST_SECONDS, MOST_ITERATIONS = 1e-4, 1000      # of a loop of unknown length, before it begins to check
 
 
 class DriverSource(NamedTuple):
@@ -57,12 +57,12 @@ class Driver:
     jobs: list[str] = field(default_factory=list)
     rooms: dict[Scratch, int] = field(default_factory=dict)      # scratch sizes of library kernels
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
-    turns: int | None = None                # of each loop that are noted one by one; None: no trace
+    iterations: int | None = None                # of each loop that are noted one by one; None: no trace
     traced: list[WhileLoop] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
     watches: bool = False                   # a run may be long and checks for signals
-    counters: int = 0                       # of turns of loops
+    counters: int = 0                       # of iterations of loops
     unwatched: float = 0.0                  # seconds of the steps since the last check
 
     def base(self, ref: Ref) -> int:
@@ -86,7 +86,7 @@ class Driver:
 
     def steps(self, steps: tuple[Step, ...], indent: int) -> None:
         write = {Launch: self.launch, Copy: self.copy, WhileLoop: self.while_loop, Branch: self.branch,
-                 HostCall: self.host_call, Together: self.together}
+                 HostCall: self.host_call, ConcurrentLaunches: self.concurrent_launches}
         for step in steps if self.timed is not None else grouped(steps, self.program, self.machine):
             write[type(step)](step, indent)
             self.watch(step, indent)
@@ -105,13 +105,14 @@ class Driver:
 
     def watch(self, step: Step, indent: int) -> None:
         """Check for signals if a step may have been interrupted by one, or some time has passed."""
-        launched = step.launches if isinstance(step, Together) else (step,) if isinstance(step, Launch) else ()
+        launched = step.launches if isinstance(step, ConcurrentLaunches) else \
+            (step,) if isinstance(step, Launch) else ()
         kernels = [self.program.kernels[launch.kernel] for launch in launched]
         self.unwatched += sum(seconds_of(kernel.cost, self.machine) for kernel in kernels)
         if any(isinstance(k, Tile) for k in kernels) or self.unwatched > WATCH_SECONDS or not kernels:
-            self.stop_if_told(indent)
+            self.stop_if_interrupted(indent)
 
-    def stop_if_told(self, indent: int) -> None:
+    def stop_if_interrupted(self, indent: int) -> None:
         self.unwatched = 0.0
         if self.watches:
             self.line(indent, "if (HLOC_STOPS()) goto stop;")
@@ -148,7 +149,7 @@ class Driver:
             raise HlocError(f"internal: the plan has {step.scratch.size} bytes for {sizes}")
         return f"rooms + {self.rooms.setdefault(sizes, len(self.rooms))}"
 
-    def together(self, group: Together, indent: int) -> None:
+    def concurrent_launches(self, group: ConcurrentLaunches, indent: int) -> None:
         """Parallel launches; a timed driver runs them one by one."""
         first = len(self.jobs)
         for step in group.launches:
@@ -167,16 +168,16 @@ class Driver:
         counter = self.counter(step, indent)
         number = self.open_trace(step, indent)
         self.line(indent, "for (;;) {")
-        if self.turns is not None:
-            self.line(indent + 1, f"hloc_turn(&loop{number}, {number});")
-        self.stop_if_told(indent + 1)
+        if self.iterations is not None:
+            self.line(indent + 1, f"hloc_trace_iteration(&loop{number}, {number});")
+        self.stop_if_interrupted(indent + 1)
         if counter:
             self.line(indent + 1, counter)
         self.steps(step.condition, indent + 1)
         self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.flag,))}))) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
-        if self.turns is not None:
+        if self.iterations is not None:
             self.line(indent, f"hloc_loop_done(&loop{number}, {number});")
         self.loops -= 1
 
@@ -184,7 +185,7 @@ class Driver:
         """The number of a loop; in a trace it says when it began."""
         number = len(self.traced)
         self.traced.append(step)
-        if self.turns is not None:
+        if self.iterations is not None:
             self.line(indent, f"hloc_loop loop{number} = {{.begin = hloc_now()}};")
         return number
 
@@ -192,11 +193,11 @@ class Driver:
         """The code in each iteration of a loop that checks for signals after some time; "" if its time is known."""
         if step.trip_count is not None:
             return ""
-        name = f"turns{self.counters}"
+        name = f"iterations{self.counters}"
         self.counters += 1
         self.line(indent, f"long {name} = 0;")
         seconds = estimated_seconds((*step.condition, *step.body), self.program, self.machine)
-        return f"if (++{name} == {max(1, min(MOST_TURNS, int(FIRST_SECONDS / max(seconds, 1e-9))))}) HLOC_WATCH();"
+        return f"if (++{name} == {max(1, min(MOST_ITERATIONS, int(FIRST_SECONDS / max(seconds, 1e-9))))}) HLOC_WATCH();"
 
     def is_divided(self, step: Step) -> bool:
         """Whether a step, or one inside of it, may run on several threads."""
@@ -244,9 +245,9 @@ class Driver:
         if self.timed is None:
             return []
         steps = f"enum {{ HLOC_STEPS = {max(1, len(self.timed))} }};"
-        if self.turns is None:
+        if self.iterations is None:
             return [steps, '#include "profile.h"', ""]
-        return [steps, f"enum {{ HLOC_TURNS = {self.turns} }};", '#include "trace.h"', ""]
+        return [steps, f"enum {{ HLOC_TRACED_ITERATIONS = {self.iterations} }};", '#include "trace.h"', ""]
 
     def lapack(self) -> list[str]:
         """The table of calls of LAPACK."""
@@ -294,10 +295,10 @@ class Driver:
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",
             *(f"  char *const base{n} = bases[{n}];" for n in sorted(self.fixed)),
             "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));",
-            *(["  const int64_t begun = hloc_trace_begin();"] if self.turns is not None else []), *self.lines,
+            *(["  const int64_t begun = hloc_trace_begin();"] if self.iterations is not None else []), *self.lines,
             *(["  goto end;", "stop:", f"  error = {STOPPED};"] if self.watches else []),
             *(["end:"] if self.host_calls or self.watches else []), "  hloc_set_float_state(caller);",
-            *(["  hloc_trace_end(begun);"] if self.turns is not None else []),
+            *(["  hloc_trace_end(begun);"] if self.iterations is not None else []),
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
 
 
@@ -314,12 +315,12 @@ def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine)
 
 
 def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False,
-                  turns: int | None = None, in_python: Collection[str] = (),
+                  iterations: int | None = None, in_python: Collection[str] = (),
                   inlined: Mapping[str, str] | None = None) -> DriverSource:
-    """The C text of the driver. timed: it measures each step; turns: it makes a trace, too, in which each loop has so
-    many iterations one by one; in_python: targets of calls that are the user's own;
+    """The C text of the driver. timed: it measures each step; iterations: it makes a trace, too, in which each loop has
+    so many iterations one by one; in_python: targets of calls that are the user's own;
     inlined: kernels that it holds, name -> text."""
-    driver = Driver(program, names, machine, timed=[] if timed else None, turns=turns, in_python=in_python,
+    driver = Driver(program, names, machine, timed=[] if timed else None, iterations=iterations, in_python=in_python,
                     inlined=inlined or {})
     return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()),
                         tuple(driver.lapack_calls.values()), tuple(driver.traced))

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-from hloc.targets.cpu.building.chapters import chapters
-from hloc.targets.cpu.building.routines import file_of
+from hloc.targets.cpu.building.header_selection import needed_sections
+from hloc.targets.cpu.building.library_kernels import file_of
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
 from hloc.targets.cpu.program.export import constants_text, entry_macros, header_text
@@ -51,7 +51,7 @@ START = """
 #pragma GCC diagnostic ignored "-Wunknown-pragmas" /* omp simd, without -fopenmp-simd */
 #pragma GCC diagnostic ignored "-Wunused-function" /* of the library */
 #pragma GCC diagnostic ignored "-Wunused-variable" /* of loops that were split */
-#pragma GCC diagnostic ignored "-Waddress" /* of routines that a program may lack */
+#pragma GCC diagnostic ignored "-Waddress" /* of library kernels that a program may lack */
 #if defined(__clang__)
 #pragma GCC diagnostic ignored "-Wunknown-warning-option"
 #pragma GCC diagnostic ignored "-Wbitwise-instead-of-logical" /* on purpose: no branches */
@@ -84,8 +84,8 @@ def single_file(sources: Sources, name: str) -> str:
     library = "\n".join([*["#define HLOC_SLOW_PAIRS"] * sources.machine.slow_pairs, most,
                          *map(included, files), '#include "driver.h"', '#include "cpu_needs.h"',
                          PROLOGUE])
-    routines = inline_includes(library.replace(PROLOGUE, ""), (RUNTIME,), TEMPLATES)
-    read = None if INCLUDE.search(routines) else set(chapters(model))
+    library_kernels = inline_includes(library.replace(PROLOGUE, ""), (RUNTIME,), TEMPLATES)
+    read = None if INCLUDE.search(library_kernels) else set(needed_sections(model))
     library, model = inline_includes(
         library + MODEL + entry_macros(program, name) + '#include "entry.h"\n\n' + model, (RUNTIME, SHARED), TEMPLATES,
         lambda body: shortened(body, read)).split(MODEL)
@@ -102,8 +102,8 @@ def included(file: str) -> str:
 
 
 def shortened(body: str, read: set[str] | None) -> str:
-    """A header with one line about itself, and with the chapters that are read, or all: routines make up names of
-    scalar functions by macros."""
+    """A header with one line about itself, and with the sections that are read, or all: library kernels make up names
+    of scalar functions by macros."""
     if read is not None:
         body = READS.sub(lambda found: found[2] if found[1] in read else "", body)
     return ABOUT.sub(lambda found: f"/* {found[1].splitlines()[0].strip().rstrip('.')} */\n", body, count=1)

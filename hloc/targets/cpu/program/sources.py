@@ -13,14 +13,14 @@ from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step, WhileLoop
 from hloc.machine import Machine
-from hloc.targets.cpu.building.chapters import reading_less
-from hloc.targets.cpu.building.needs import parts_of_tiles
+from hloc.targets.cpu.building.header_selection import with_needed_sections
+from hloc.targets.cpu.building.library_kernels import runtime_units
+from hloc.targets.cpu.building.needed_parts import parts_of_tiles
 from hloc.targets.cpu.building.parts import Parts
-from hloc.targets.cpu.building.routines import runtime_units
 from hloc.targets.cpu.building.unit_costs import driver_cost, kernel_cost
 from hloc.targets.cpu.program.driver import driver_source, inlined_text
+from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
-from hloc.targets.cpu.program.stops import with_stops
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers
 from hloc.targets.cpu.vector_loops.function_definitions import row_definitions
@@ -50,7 +50,7 @@ class Unit(NamedTuple):
 
 def _unit(kernels: Sequence[str], driver: Sequence[str] = (), inlined: Sequence[str] = ()) -> Unit:
     """Kernels, and at most one driver, with the kernels that it holds."""
-    return Unit(reading_less("\n".join([PROLOGUE, *kernels, *driver])), True, (*kernels, *inlined))
+    return Unit(with_needed_sections("\n".join([PROLOGUE, *kernels, *driver])), True, (*kernels, *inlined))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Sources:
             parts[place].append(text)
             loads[place] += costs[text]
         with_driver = [_unit(parts[0], [driver], self.inlined) if joins
-                       else Unit(reading_less(driver), bool(self.inlined), self.inlined)]
+                       else Unit(with_needed_sections(driver), bool(self.inlined), self.inlined)]
         return with_driver + [_unit(part) for part in parts[int(joins):] if part]
 
     def readable(self) -> str:
@@ -121,20 +121,20 @@ __attribute__((visibility("default"))) void hloc_share_threads(const void* threa
 /* In the child of a fork, before anything else runs there. */
 __attribute__((visibility("default"))) void hloc_forget_threads(void) { hloc_after_fork(); }
 
-/* Bytes that routines of this process asked for beside what plans had set aside for them. */
+/* Bytes that library kernels of this process asked for beside what plans had set aside for them. */
 __attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { return hloc_unplanned_bytes(); }
 """
 
 
-def make_sources(program: Program, machine: Machine, *, timed: bool = False, turns: int | None = None,
+def make_sources(program: Program, machine: Machine, *, timed: bool = False, iterations: int | None = None,
                  in_python: Collection[str] = (), inline: bool = False) -> Sources:
-    """Print all kernels and the driver. timed: a driver that measures its steps; turns: and traces them, with so many
-    iterations of each loop; in_python: targets of custom calls that are the user's own functions; inline: the driver
-    may hold small kernels."""
+    """Print all kernels and the driver. timed: a driver that measures its steps; iterations: and traces them, with so
+    many iterations of each loop; in_python: targets of custom calls that are the user's own functions; inline: the
+    driver may hold small kernels."""
     names, functions = print_kernels(program.kernels, machine)
     chosen = inlined_kernels(program, names, functions, machine) if inline and not timed else frozenset()
     inlined = {name: text for name, text in functions.items() if name in chosen}
-    driver = driver_source(program, names, machine, timed=timed, turns=turns, in_python=in_python,
+    driver = driver_source(program, names, machine, timed=timed, iterations=iterations, in_python=in_python,
                            inlined=inlined)
     kernels = dict.fromkeys(text for name, text in functions.items() if name not in chosen)
     return Sources(program, machine, driver.text, tuple(kernels), driver.host_calls, driver.timed, driver.lapack_calls,
@@ -155,7 +155,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[t
                 texts[callback.text] = callback.text
             texts[name] = tile_function(kernel, name, machine)
         else:
-            kernel = with_stops(run_kernel_passes(kernel, machine))
+            kernel = with_interrupt_checks(run_kernel_passes(kernel, machine))
             qualifier = "HLOC_WIDE " if kernel.wide or has_groups(kernel) else ""
             name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier, machine), name)
             if name not in texts:

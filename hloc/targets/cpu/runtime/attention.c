@@ -15,7 +15,7 @@
 
 enum { HLOC_ATTENTION_MOST_PANELS = 4 };
 
-typedef struct { float *panels, *tile, *turned, *k, *v, *room; } attend_scratch;
+typedef struct { float *panels, *tile, *transposed, *k, *v, *room; } attend_scratch;
 typedef struct { int lanes; float *q, *out, *state; } attend_panel; /* [depth][lane], [feature][lane], soften's */
 typedef struct { long batch, row, column, n; } attend_place; /* of a panel's first query and n keys */
 
@@ -80,22 +80,23 @@ static void attend_scale(attend_panel panel, long features, const float* factors
 
 #if HLOC_IS_HERE(HLOC_ATTEND_PANELS)
 /* Transposes rows x columns floats: target[c * target_stride + r]; square blocks are transposed in registers. */
-static void attend_turn(const float* source, long stride, long rows, long columns, float* target, long target_stride) {
-  float block[HLOC_LANES32 * HLOC_LANES32], turned[HLOC_LANES32 * HLOC_LANES32];
+static void attend_transpose(const float* source, long stride, long rows, long columns, float* target,
+                             long target_stride) {
+  float block[HLOC_LANES32 * HLOC_LANES32], transposed[HLOC_LANES32 * HLOC_LANES32];
   for (long r = 0; r < rows; r += HLOC_LANES32)
     for (long c = 0; c < columns; c += HLOC_LANES32) {
       const long count = hloc_smaller(HLOC_LANES32, rows - r), width = hloc_smaller(HLOC_LANES32, columns - c);
       const float* from = source + r * stride + c;
       float* to = target + c * target_stride + r;
       if (count == HLOC_LANES32 && width == HLOC_LANES32) {
-        hloc_transpose_32(from, stride, to, target_stride);
+        hloc_transpose_tile_32(from, stride, to, target_stride);
         continue;
       }
       for (long i = 0; i < count; i++)
         __builtin_memcpy(block + i * HLOC_LANES32, from + i * stride, width * sizeof(float));
-      hloc_transpose_32(block, HLOC_LANES32, turned, HLOC_LANES32);
+      hloc_transpose_tile_32(block, HLOC_LANES32, transposed, HLOC_LANES32);
       for (long i = 0; i < width; i++)
-        __builtin_memcpy(to + i * target_stride, turned + i * HLOC_LANES32, count * sizeof(float));
+        __builtin_memcpy(to + i * target_stride, transposed + i * HLOC_LANES32, count * sizeof(float));
     }
 }
 
@@ -111,7 +112,7 @@ HLOC_OF_PARTS void hloc_attend_start(const hloc_attention_plan* plan, const atte
     __builtin_memset(s->room + rows * stride, 0, (panel.lanes - rows) * stride * sizeof(float));
     from = s->room;
   }
-  attend_turn(from, stride, panel.lanes, depth, panel.q, panel.lanes);
+  attend_transpose(from, stride, panel.lanes, depth, panel.q, panel.lanes);
   __builtin_memset(panel.out, 0, g->features * panel.lanes * sizeof(float));
   for (int i = 0; i < HLOC_PANEL; i++) panel.state[i] = -HLOC_INF_F32, panel.state[HLOC_PANEL + i] = 0;
 }
@@ -124,7 +125,7 @@ HLOC_OF_PARTS void hloc_attend_finish(const hloc_attention_plan* plan, const att
   float share[HLOC_PANEL];
   for (int q = 0; q < panel.lanes; q++) share[q] = 1.0f / panel.state[HLOC_PANEL + q];
   attend_scale(panel, g->features, share);
-  attend_turn(panel.out, panel.lanes, g->features, panel.lanes, s->room, stride);
+  attend_transpose(panel.out, panel.lanes, g->features, panel.lanes, s->room, stride);
   for (long i = 0; i < rows; i++)
     hloc_attention_store(&g->out, at + i * g->out.row, g->features, s->room + i * stride);
 }
@@ -138,9 +139,9 @@ HLOC_OF_PARTS void hloc_attend_score(const hloc_attention_plan* plan, const atte
     g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->tile, 1, lanes);
     return;
   }
-  attend_turn(s->tile, lanes, at->n, lanes, s->turned, HLOC_KEY_ROOM);
-  g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->turned, HLOC_KEY_ROOM, 1);
-  attend_turn(s->turned, HLOC_KEY_ROOM, lanes, at->n, s->tile, lanes);
+  attend_transpose(s->tile, lanes, at->n, lanes, s->transposed, HLOC_KEY_ROOM);
+  g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->transposed, HLOC_KEY_ROOM, 1);
+  attend_transpose(s->transposed, HLOC_KEY_ROOM, lanes, at->n, s->tile, lanes);
 }
 #else
 void hloc_attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
@@ -215,14 +216,14 @@ static attend_panel attend_panel_of(const hloc_attention_plan* plan, const atten
 static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* s) {
   const hloc_attention_args* g = &plan->g;
   const long panels = plan->panels * attend_panel_size(g), tile = HLOC_KEYS * HLOC_PANEL;
-  const long turned = g->score_by_columns ? HLOC_KEY_ROOM * HLOC_PANEL : 0;
+  const long transposed = g->score_by_columns ? HLOC_KEY_ROOM * HLOC_PANEL : 0;
   const long k = plan->k_in_place ? 0 : hloc_attention_aligned(plan->block * plan->k_stride);
   const long v = plan->v_in_place ? 0 : hloc_attention_aligned(plan->block * plan->v_stride);
   const long room = hloc_attention_aligned(g->depth > g->features ? g->depth : g->features) * HLOC_PANEL;
-  float* memory = hloc_scratch(HLOC_OWN, (panels + tile + turned + k + v + room) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_OWN, (panels + tile + transposed + k + v + room) * sizeof(float));
   if (!memory) return 0;
-  s->panels = memory, s->tile = s->panels + panels, s->turned = s->tile + tile;
-  s->k = s->turned + turned, s->v = s->k + k, s->room = s->v + v;
+  s->panels = memory, s->tile = s->panels + panels, s->transposed = s->tile + tile;
+  s->k = s->transposed + transposed, s->v = s->k + k, s->room = s->v + v;
   return 1;
 }
 

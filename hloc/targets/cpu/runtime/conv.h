@@ -4,10 +4,10 @@
  * is no scratch memory):
  *   int hloc_conv_f32(const hloc_conv_args*)     sums and tiles f32
  *   int hloc_conv_bf16, hloc_conv_f16            x, w of that type, sums f32; y of that type when y_is_narrow, else f32
- *   int hloc_conv_<way>_f32, _bf16, _f16         the same by one algorithm, which is chosen at compile time
- *                                                (way_of in hloc/targets/cpu/scratch/convolution_ways.py): rows,
- *                                                product, depthwise, channels, outer, spread, winograd
- *                                                (conv_internal.h); of bf16 alone: pairs
+ *   int hloc_conv_<algorithm>_f32, _bf16, _f16   the same by one algorithm, which is chosen at compile time
+ *                                                (targets/cpu/scratch/convolution_algorithms.py): rows, product,
+ *                                                depthwise, channels, outer, spread, winograd (conv_internal.h); of
+ *                                                bf16 alone: pairs
  *   int hloc_conv_<t>  for t in pred s8 s16 s32 s64 u8 u16 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
  *   int hloc_conv_s8_s32, hloc_conv_u8_s32: x, w of 8 bits, sums and y s32
  *
@@ -65,15 +65,15 @@ typedef struct {
 HLOC_DECLARE_CONV(f32)
 HLOC_DECLARE_CONV(bf16)
 HLOC_DECLARE_CONV(f16)
-#define HLOC_DECLARE_WAY(W) HLOC_DECLARE_CONV(W##_f32) HLOC_DECLARE_CONV(W##_bf16) HLOC_DECLARE_CONV(W##_f16)
-HLOC_DECLARE_WAY(rows)
+#define HLOC_DECLARE_ALGORITHM(W) HLOC_DECLARE_CONV(W##_f32) HLOC_DECLARE_CONV(W##_bf16) HLOC_DECLARE_CONV(W##_f16)
+HLOC_DECLARE_ALGORITHM(rows)
 HLOC_DECLARE_CONV(pairs_bf16)
-HLOC_DECLARE_WAY(product)
-HLOC_DECLARE_WAY(depthwise)
-HLOC_DECLARE_WAY(channels)
-HLOC_DECLARE_WAY(outer)
-HLOC_DECLARE_WAY(spread)
-HLOC_DECLARE_WAY(winograd)
+HLOC_DECLARE_ALGORITHM(product)
+HLOC_DECLARE_ALGORITHM(depthwise)
+HLOC_DECLARE_ALGORITHM(channels)
+HLOC_DECLARE_ALGORITHM(outer)
+HLOC_DECLARE_ALGORITHM(spread)
+HLOC_DECLARE_ALGORITHM(winograd)
 HLOC_DECLARE_CONV(pred)
 HLOC_DECLARE_CONV(s8)
 HLOC_DECLARE_CONV(s16)

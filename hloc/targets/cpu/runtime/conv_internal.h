@@ -1,11 +1,11 @@
 /* conv_internal.h: shared by the files conv*.c: a convolution in f32 with operands in the order of the tiles.
  *
- * Each algorithm (way) is a function of a plan, in its own file. A program contains the algorithms that its
- * convolutions use (way_of in targets/cpu/scratch/convolution_ways.py). conv.c and conv_rows.c compute tiles
- * (conv_tiles.c) of output positions x features from row pointers; conv_pairs.c uses them for pairs of bf16.
+ * Each algorithm is a function of a plan, in its own file. A program contains the algorithms that its
+ * convolutions use (algorithm_of in targets/cpu/scratch/convolution_algorithms.py). conv.c and conv_rows.c compute
+ * tiles (conv_tiles.c) of output positions x features from row pointers; conv_pairs.c uses them for pairs of bf16.
  * conv_winograd.c computes windows of 3x3, conv_outer.c filter gradients, conv_depthwise.c depthwise convolutions,
  * conv_gradient.c their filter gradients, conv_transposed.c base dilation, conv_product.c convolutions that are
- * matmuls. Operands are rearranged if needed (conv_memory.c). conv_ways.c chooses.
+ * matmuls. Operands are rearranged if needed (conv_memory.c). conv_algorithms.c chooses.
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -40,7 +40,7 @@ typedef enum {
 typedef int (*hloc_product)(const hloc_gemm_args*);
 
 typedef struct {
-  hloc_conv_args c;          /* x and w point to f32 in the order of the routine */
+  hloc_conv_args c;          /* x and w point to f32 in the order of the library kernel */
   hloc_product product;      /* of the operands' type; NULL: no possible algorithm needs it */
   hloc_conv_type y_type;     /* what y holds without an epilogue */
   long column_offset;        /* of the batch group's first output feature, for the epilogue */
@@ -84,7 +84,7 @@ enum { HLOC_CONV_DOTS = 4 };
 void hloc_conv_dots(long count, long taps, const long* tap_index, const float* const* rows, long depth,
                     const float* weights, float* sums);
 /* Algorithms: return 0 when done, 1 if memory is exhausted. */
-typedef int (*hloc_conv_way)(hloc_conv_plan* plan, hloc_conv_type type);
+typedef int (*hloc_conv_algorithm)(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_pairs(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type);

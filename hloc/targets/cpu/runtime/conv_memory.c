@@ -41,43 +41,43 @@ HLOC_INLINE void copy_row(const hloc_conv_arrangement* a, hloc_conv_type type, l
   __builtin_memset(to + copied * a->inner, 0, (a->padded - before - copied) * a->inner * sizeof(float));
 }
 /* Positions are contiguous and features are not: blocks of both are transposed. */
-HLOC_INLINE void turn_block(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
+HLOC_INLINE void transpose_block(const hloc_conv_arrangement* a, hloc_conv_type type, long from, float* to) {
   if (type == HLOC_CONV_IS_F32) {
-    hloc_transpose_32((const float*)a->source + from, a->inner_stride, to, a->pitch);
+    hloc_transpose_tile_32((const float*)a->source + from, a->inner_stride, to, a->pitch);
     return;
   }
   float wide[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
   for (long i = 0; i < HLOC_LANES32; i++)
     widen_row(a, type, from + i * a->inner_stride, HLOC_LANES32, wide + i * HLOC_LANES32);
-  hloc_transpose_32(wide, HLOC_LANES32, to, a->pitch);
+  hloc_transpose_tile_32(wide, HLOC_LANES32, to, a->pitch);
 }
 /* A part of a block: positions after it are also read, if there are any. */
-HLOC_INLINE void turn_part(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long features, long places,
-                           float* to) {
+HLOC_INLINE void transpose_part(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long features,
+                                long places, float* to) {
   float wide[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
-  float turned[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
+  float transposed[HLOC_LANES32 * HLOC_LANES32] __attribute__((aligned(64)));
   const int is_whole = from + (features - 1) * a->inner_stride + HLOC_LANES32 - 1 + a->partner <= a->last;
   for (long i = 0; i < features; i++, from += a->inner_stride) {
     float* row = wide + i * HLOC_LANES32;
     if (is_whole) widen_row(a, type, from, HLOC_LANES32, row);
     else for (long s = 0; s < places; s++) row[s] = load_as_f32(a, type, from + s);
   }
-  hloc_transpose_32(wide, HLOC_LANES32, turned, HLOC_LANES32);
+  hloc_transpose_tile_32(wide, HLOC_LANES32, transposed, HLOC_LANES32);
   for (long s = 0; s < places; s++, to += a->pitch) {
-    const float* row = turned + s * HLOC_LANES32;
+    const float* row = transposed + s * HLOC_LANES32;
     if (features == HLOC_LANES32) __builtin_memcpy(to, row, HLOC_LANES32 * sizeof(float));
     else for (long j = 0; j < features; j++) to[j] = row[j];
   }
 }
-HLOC_INLINE void turn_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long places, float* to) {
+HLOC_INLINE void transpose_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long places, float* to) {
   enum { FEW_FEATURES = HLOC_LANES32 / 4 }; /* gathered one by one */
   for (long i = 0; i < a->inner; i += HLOC_LANES32) {
     const long features = hloc_min(HLOC_LANES32, a->inner - i), first = from + i * a->inner_stride;
     float* target = to + i;
     for (long s = 0, count; s < places; s += count, target += count * a->pitch) {
       count = features <= FEW_FEATURES ? 1 : hloc_min(HLOC_LANES32, places - s);
-      if (features == HLOC_LANES32 && count == HLOC_LANES32) turn_block(a, type, first + s, target);
-      else if (count > 1) turn_part(a, type, first + s, features, count, target);
+      if (features == HLOC_LANES32 && count == HLOC_LANES32) transpose_block(a, type, first + s, target);
+      else if (count > 1) transpose_part(a, type, first + s, features, count, target);
       else for (long j = 0; j < features; j++) target[j] = load_as_f32(a, type, first + s + j * a->inner_stride);
     }
   }
@@ -111,7 +111,8 @@ HLOC_INLINE void arrange_rows(const hloc_conv_arrangement* a, hloc_conv_type typ
     long s1 = row % a->size[1], s0 = row / a->size[1] % a->size[0], n = row / a->size[1] / a->size[0];
     long from = n * a->outer_stride + s0 * a->stride[0] + s1 * a->stride[1];
     float* to = a->target + row * a->padded * a->pitch;
-    if (a->turned) turn_row(a, type, from + place, hloc_min(a->piece, a->padded - place), to + place * a->pitch);
+    if (a->transposed)
+      transpose_row(a, type, from + place, hloc_min(a->piece, a->padded - place), to + place * a->pitch);
     else arrange_row(a, type, from, to);
   }
 }
@@ -177,38 +178,40 @@ static int is_one_piece(const hloc_conv_args* c, long columns) {
   return c->y_features == columns && c->y_c == 1 && c->y_s[2] == columns && c->y_s[1] == c->y_s[2] * c->y_size[2] &&
          c->y_s[0] == c->y_s[1] * c->y_size[1] && (c->batch == 1 || c->y_n == c->y_s[0] * c->y_size[0]);
 }
-/* turned[j][i] = tile[i][j], by blocks of vectors if a row of the tile has whole ones. */
-enum { TURNED_FEATURES = 32, TURNED_POSITIONS = 128 };
-static void turn_sums(const float* tile, long stride, long rows, long columns, float* turned) {
+/* transposed[j][i] = tile[i][j], by blocks of vectors if a row of the tile has whole ones. */
+enum { TRANSPOSED_FEATURES = 32, TRANSPOSED_POSITIONS = 128 };
+static void transpose_sums(const float* tile, long stride, long rows, long columns, float* transposed) {
   const long whole = rows / HLOC_LANES32 * HLOC_LANES32;
   for (long j = 0, done; j < columns; j += HLOC_LANES32) {
     done = j + HLOC_LANES32 <= stride ? whole : 0;
     for (long i = 0; i < done; i += HLOC_LANES32)
-      hloc_transpose_32(tile + i * stride + j, stride, turned + j * TURNED_POSITIONS + i, TURNED_POSITIONS);
+      hloc_transpose_tile_32(tile + i * stride + j, stride, transposed + j * TRANSPOSED_POSITIONS + i,
+                             TRANSPOSED_POSITIONS);
     for (long k = j; k < hloc_min(columns, j + HLOC_LANES32); k++)
-      for (long i = done; i < rows; i++) turned[k * TURNED_POSITIONS + i] = tile[i * stride + k];
+      for (long i = done; i < rows; i++) transposed[k * TRANSPOSED_POSITIONS + i] = tile[i * stride + k];
   }
 }
 /* The same as hloc_conv_finish, feature by feature, if the positions of an image are contiguous. */
-static void finish_turned(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
+static void finish_transposed(const hloc_conv_plan* plan, long position, long column, long rows, long columns,
                           const float* tile, long stride) {
   const hloc_conv_args* c = &plan->c;
-  float turned[TURNED_FEATURES * TURNED_POSITIONS] __attribute__((aligned(64)));
+  float transposed[TRANSPOSED_FEATURES * TRANSPOSED_POSITIONS] __attribute__((aligned(64)));
   const int plain = c->y_s[0] == c->y_size[1] * c->y_s[1] && c->y_s[1] == c->y_size[2];
   const long span = c->epilogue || plain ? c->y_size[0] * c->y_size[1] * c->y_size[2] : c->y_size[2];
   for (long count, end = position + rows; position < end; position += count, tile += count * stride) {
     const long place = position % span;
-    count = hloc_min(hloc_min(end - position, span - place), TURNED_POSITIONS);
+    count = hloc_min(hloc_min(end - position, span - place), TRANSPOSED_POSITIONS);
     for (long j = 0, features; j < columns; j += features) {
-      features = hloc_min(columns - j, TURNED_FEATURES);
-      turn_sums(tile + j, stride, count, features, turned);
+      features = hloc_min(columns - j, TRANSPOSED_FEATURES);
+      transpose_sums(tile + j, stride, count, features, transposed);
       if (c->epilogue) {
-        c->epilogue(c->epilogue_args, position / span, plan->column_offset + column + j, place, features, count, turned,
-                    TURNED_POSITIONS);
+        c->epilogue(c->epilogue_args, position / span, plan->column_offset + column + j, place, features, count,
+                    transposed, TRANSPOSED_POSITIONS);
         continue;
       }
       const long at = hloc_conv_y_offset(c, position) + (column + j) * c->y_c;
-      for (long k = 0; k < features; k++) store_sums(plan, at + k * c->y_c, 1, count, turned + k * TURNED_POSITIONS);
+      for (long k = 0; k < features; k++)
+        store_sums(plan, at + k * c->y_c, 1, count, transposed + k * TRANSPOSED_POSITIONS);
     }
   }
 }
@@ -216,7 +219,7 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
                       const float* tile, long stride) {
   const hloc_conv_args* c = &plan->c;
   if (goes_along_positions(c) && (rows > 1 || c->epilogue)) {
-    finish_turned(plan, position, column, rows, columns, tile, stride);
+    finish_transposed(plan, position, column, rows, columns, tile, stride);
     return;
   }
   if (c->epilogue) {
@@ -246,14 +249,14 @@ static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
   hloc_conv_arrangement a = *given;
   a.last = (a.outer - 1) * a.outer_stride + (a.inner - 1) * a.inner_stride + a.partner;
   for (int d = 0; d < 3; d++) a.last += (a.size[d] - 1) * a.stride[d];
-  a.turned = a.inner_stride != 1 && a.stride[2] == 1 && a.padded == a.size[2] && !a.pad_low;
-  if (a.turned) {
+  a.transposed = a.inner_stride != 1 && a.stride[2] == 1 && a.padded == a.size[2] && !a.pad_low;
+  if (a.transposed) {
     if (a.stride[1] == a.size[2]) a.size[2] *= a.size[1], a.size[1] = 1, a.stride[1] = a.size[2];
     if (a.size[1] == 1 && a.stride[0] == a.size[2]) a.size[2] *= a.size[0], a.size[0] = 1;
     if (a.size[0] * a.size[1] == 1 && a.outer_stride == a.size[2]) a.size[2] *= a.outer, a.outer = 1;
     a.padded = a.size[2];
   }
-  a.piece = a.turned ? hloc_min(PIECE, a.padded) : a.padded;
+  a.piece = a.transposed ? hloc_min(PIECE, a.padded) : a.padded;
   a.pieces = a.piece ? (a.padded + a.piece - 1) / a.piece : 1;
   return a;
 }

@@ -1,9 +1,9 @@
 /* conv_operands.h: the first steps of algorithms of conv.h: one plan per batch group, and the operands in f32, in the
  * order of the algorithm.
  *
- * convolve runs an algorithm for each batch group; HLOC_CONV_ENTRIES(rows, way) defines hloc_conv_rows_<t>, which calls
- * it. arrange_x, arrange_w describe a copy; x_in_pairs, w_in_pairs describe one in which neighbouring features of bf16
- * become one number of 32 bits. hloc_conv_arrange copies; use_x, use_w make the copy the operand.
+ * convolve runs an algorithm for each batch group; HLOC_CONV_ENTRIES(rows, algorithm) defines hloc_conv_rows_<t>, which
+ * calls it. arrange_x, arrange_w describe a copy; x_in_pairs, w_in_pairs describe one in which neighbouring features of
+ * bf16 become one number of 32 bits. hloc_conv_arrange copies; use_x, use_w make the copy the operand.
  */
 #ifndef HLOC_CONV_OPERANDS_H
 #define HLOC_CONV_OPERANDS_H
@@ -18,7 +18,7 @@ typedef struct {
   long pitch;           /* floats from one position of s2 to the next in the result: at least `inner` */
   long partner;         /* of pairs: elements from the first number of one to the second */
   float* target;
-  int turned;           /* set by hloc_conv_arrange, as the following: positions are contiguous in the source */
+  int transposed;           /* set by hloc_conv_arrange, as the following: positions are contiguous in the source */
   long piece, pieces;   /* of s2, a task each */
   long last;            /* the furthest element of the source */
 } hloc_conv_arrangement;
@@ -89,7 +89,8 @@ static void settle_strides(hloc_conv_args* c) {
   if (c->y_features == 1) c->y_c = 1;
 }
 
-static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_conv_way way, hloc_product product) {
+static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_conv_algorithm algorithm,
+                           hloc_product product) {
   int failed = 0;
   if (args->batch <= 0 || args->y_features <= 0 || args->y_size[0] * args->y_size[1] * args->y_size[2] <= 0) return 0;
   for (long group = 0; group < args->batch_groups; group++) { /* contiguous parts of the batch and the features */
@@ -102,13 +103,15 @@ static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc
     c->w = (const char*)c->w + group * c->y_features * c->w_o * element_bytes(type);
     if (c->y) c->y = (char*)c->y + group * c->y_features * c->y_c * element_bytes(plan.y_type);
     settle_strides(c);
-    if (way(&plan, type)) return 1;
+    if (algorithm(&plan, type)) return 1;
   }
   return failed;
 }
-#define HLOC_CONV_ENTRIES(NAME, WAY)                                                                                  \
-  int hloc_conv_##NAME##_f32(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F32, WAY, NULL); }      \
-  int hloc_conv_##NAME##_bf16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_BF16, WAY, NULL); }    \
-  int hloc_conv_##NAME##_f16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F16, WAY, NULL); }
+#define HLOC_CONV_ENTRIES(NAME, ALGORITHM)                                                                             \
+  int hloc_conv_##NAME##_f32(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F32, ALGORITHM, NULL); } \
+  int hloc_conv_##NAME##_bf16(const hloc_conv_args* args) {                                                         \
+    return convolve(args, HLOC_CONV_IS_BF16, ALGORITHM, NULL);                                                         \
+  }                                                                                                                    \
+  int hloc_conv_##NAME##_f16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F16, ALGORITHM, NULL); }
 
 #endif

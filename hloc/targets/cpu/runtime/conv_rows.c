@@ -232,7 +232,7 @@ static void pack_tap(const rows_work* w, long group, long panel0, long panels, l
   if (c->w_i == 1 && features >= (panel0 + panels) * COLUMNS)
     for (; k + HLOC_LANES32 <= k1; k += HLOC_LANES32)
       for (long j = 0; j < panels * COLUMNS; j += HLOC_LANES32)
-        hloc_transpose_32(from + k + j * c->w_o, c->w_o,
+        hloc_transpose_tile_32(from + k + j * c->w_o, c->w_o,
                           to + j / COLUMNS * panel_step + (k - k0) * COLUMNS + j % COLUMNS, COLUMNS);
   const long ahead = hloc_max(1, AHEAD / panels) * c->w_i;
   const int whole = c->w_o == 1 && features >= (panel0 + panels) * COLUMNS;

@@ -120,13 +120,13 @@ static inline void transform_filter(const float* from, const long* tap, float* t
   FILTER_COLUMN(0) FILTER_COLUMN(1) FILTER_COLUMN(2) EACH_4(FILTER_ROW)
 }
 /* The same for a vector of x's features, which are contiguous: to[product * FILTER_STEP + feature of x * COLUMNS]. */
-static void transform_turned(const winograd_work* w, const float* from, float* to) {
+static void transform_transposed(const winograd_work* w, const float* from, float* to) {
   enum { TAP = HLOC_LANES32 * HLOC_LANES32 };
   static const long tap[TAPS] = {0, TAP, 2 * TAP, 3 * TAP, 4 * TAP, 5 * TAP, 6 * TAP, 7 * TAP, 8 * TAP};
-  float turned[TAPS * TAP] __attribute__((aligned(64)));
+  float transposed[TAPS * TAP] __attribute__((aligned(64)));
   for (long t = 0; t < TAPS; t++)
-    hloc_transpose_32(from + w->tap[t], w->plan->c.w_o, turned + tap[t], HLOC_LANES32);
-  for (long i = 0; i < HLOC_LANES32; i++) transform_filter(turned + i * HLOC_LANES32, tap, to + i * COLUMNS);
+    hloc_transpose_tile_32(from + w->tap[t], w->plan->c.w_o, transposed + tap[t], HLOC_LANES32);
+  for (long i = 0; i < HLOC_LANES32; i++) transform_filter(transposed + i * HLOC_LANES32, tap, to + i * COLUMNS);
 }
 
 static const float* filters_at(const winograd_work* w, long panel, long chunk) {
@@ -142,7 +142,7 @@ static void transform_filters(const winograd_work* w, long panel, long chunk, fl
   for (long k = 0; k < depth; k += c->w_o == 1 ? 1 : HLOC_LANES32)
     for (long j = 0; j < columns; j += HLOC_LANES32)
       if (c->w_o == 1) transform_filter(from + k * c->w_i + j, w->tap, to + k * COLUMNS + j);
-      else transform_turned(w, from + k + j * c->w_o, to + k * COLUMNS + j);
+      else transform_transposed(w, from + k + j * c->w_o, to + k * COLUMNS + j);
 }
 
 /* ---- products */

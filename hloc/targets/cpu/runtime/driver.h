@@ -70,7 +70,7 @@ static inline void hloc_launch_together(const hloc_job *jobs, long count, long g
 
 typedef void (*hloc_tile)(void *const *buffers);
 
-/* The scratch memory of a routine: sizes from the plan, and the address; NULL: none. */
+/* The scratch memory of a library kernel: sizes from the plan, and the address; NULL: none. */
 static inline void hloc_give_room_at(hloc_room *room, const hloc_room *sizes, void *const *bases, hloc_ref ref) {
   *room = *sizes;
   room->at = hloc_at(bases, ref);

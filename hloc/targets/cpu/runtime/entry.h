@@ -30,7 +30,7 @@ HLOC_HIDDEN int hloc_execute(void *const *bases, int (*host)(int, void *const *)
 
 enum { HLOC_NO_MEMORY = 1, HLOC_OTHER_CPU = 2, HLOC_ALIGNMENT = 64, HLOC_SPIN = 100 };
 
-static pthread_mutex_t hloc_turn = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t hloc_run_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *hloc_arena; /* set: the program has started */
 
 /* The name of the first instruction set that the program needs and this CPU, or the system, lacks; else NULL. */
@@ -62,7 +62,7 @@ HLOC_ANY_CPU static int hloc_cpus(void) {
 
 /* In the child of a fork other threads do not exist, nor does the lock that one of them may have held. */
 HLOC_ANY_CPU static void hloc_in_child(void) {
-  pthread_mutex_init(&hloc_turn, NULL);
+  pthread_mutex_init(&hloc_run_lock, NULL);
   hloc_after_fork();
 }
 
@@ -80,15 +80,15 @@ HLOC_ANY_CPU static int hloc_begin(int threads) {
 }
 
 HLOC_PUBLIC HLOC_ANY_CPU int hloc_start(int threads) {
-  pthread_mutex_lock(&hloc_turn);
+  pthread_mutex_lock(&hloc_run_lock);
   const int error = hloc_begin(threads);
-  pthread_mutex_unlock(&hloc_turn);
+  pthread_mutex_unlock(&hloc_run_lock);
   return error;
 }
 
 HLOC_PUBLIC HLOC_ANY_CPU int hloc_run(const void *const *inputs, void *const *results) {
   void *bases[1 + HLOC_PARAMETERS + HLOC_RESULTS + HLOC_CONSTANTS], **base = bases;
-  pthread_mutex_lock(&hloc_turn);
+  pthread_mutex_lock(&hloc_run_lock);
   int error = hloc_begin(0);
   if (!error) {
     *base++ = hloc_arena;
@@ -97,7 +97,7 @@ HLOC_PUBLIC HLOC_ANY_CPU int hloc_run(const void *const *inputs, void *const *re
     for (int i = 0; i < HLOC_CONSTANTS; i++) *base++ = (void *)(hloc_constants + hloc_constant_offsets[i]);
     error = hloc_execute(bases, NULL) ? HLOC_NO_MEMORY : 0;
   }
-  pthread_mutex_unlock(&hloc_turn);
+  pthread_mutex_unlock(&hloc_run_lock);
   return error;
 }
 
@@ -106,18 +106,18 @@ HLOC_ANY_CPU static void hloc_end(void) {
   if (hloc_arena) hloc_pool_stop();
   free(hloc_arena);
   hloc_arena = NULL;
-  pthread_mutex_unlock(&hloc_turn);
+  pthread_mutex_unlock(&hloc_run_lock);
 }
 
 HLOC_PUBLIC HLOC_ANY_CPU void hloc_stop(void) {
-  pthread_mutex_lock(&hloc_turn);
+  pthread_mutex_lock(&hloc_run_lock);
   hloc_end();
 }
 
 /* When the library is unloaded: threads must not outlive their code. At the end of a process that still runs the
  * program in another thread, there is no wait for it. */
 HLOC_ANY_CPU __attribute__((destructor)) static void hloc_unload(void) {
-  if (!pthread_mutex_trylock(&hloc_turn)) hloc_end();
+  if (!pthread_mutex_trylock(&hloc_run_lock)) hloc_end();
 }
 
 HLOC_PUBLIC HLOC_ANY_CPU const char *hloc_error(int code) {

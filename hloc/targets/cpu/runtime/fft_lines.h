@@ -238,15 +238,15 @@ static long F(start)(const F(places)* p, long line) { return line / p->inner * p
 /* raw[(2 j + part) * lanes + lane] = point j of line `line + lane`, or back: a vector of points of all lines at a time,
  * so that both sides stay in the L1 cache. `apart`: REALs from line to line if that is constant, else 0. */
 enum { F(POINTS_AT_ONCE) = HLOC_VECTOR_BYTES / sizeof(POINT) };
-static void F(turn_lines)(POINT* const* lines, long apart, long step, long count, long width, long lanes, REAL* raw,
-                          int back) {
+static void F(transpose_lines)(POINT* const* lines, long apart, long step, long count, long width, long lanes,
+                               REAL* raw, int back) {
   const int whole = apart && step == 1 && width == F(FFT_LANES);
   for (long first = 0; first < count; first += F(POINTS_AT_ONCE)) {
     const long end = first + F(POINTS_AT_ONCE) < count ? first + F(POINTS_AT_ONCE) : count;
     if (whole && end - first == F(POINTS_AT_ONCE)) {
       REAL *rows = raw + 2 * first * lanes, *points = &lines[0][first].re;
-      if (back) WORDS(transpose)(rows, lanes, points, apart);
-      else WORDS(transpose)(points, apart, rows, lanes);
+      if (back) WORDS(transpose_tile)(rows, lanes, points, apart);
+      else WORDS(transpose_tile)(points, apart, rows, lanes);
     } else for (long l = 0; l < width; l++) {
       POINT* line = lines[l];
       if (back) for (long j = first; j < end; j++)
@@ -277,7 +277,7 @@ static void F(move_complex)(const F(places)* p, long n, long line, long width, l
   POINT* lines[F(FFT_LANES)];
   for (long l = 0; l < width; l++) lines[l] = base + F(start)(p, line + l);
   if (width == 1 || line % p->inner + width > p->inner) { /* not contiguous, point by point */
-    F(turn_lines)(lines, p->inner == 1 ? 2 * p->outer_step : 0, p->step, n, width, lanes, raw, back);
+    F(transpose_lines)(lines, p->inner == 1 ? 2 * p->outer_step : 0, p->step, n, width, lanes, raw, back);
     return;
   }
   POINT* next = lines[0];
@@ -294,16 +294,16 @@ static void F(move_folded)(long line, long width, long lanes, POINT* base, long 
                            int back) {
   POINT* lines[F(FFT_LANES)];
   for (long l = 0; l < width; l++) lines[l] = (POINT*)((REAL*)base + (line + l) * stride);
-  F(turn_lines)(lines, stride, 1, count, width, lanes, raw, back);
+  F(transpose_lines)(lines, stride, 1, count, width, lanes, raw, back);
 }
 
 /* Real lines: raw[j * step + lane] = point j of a line, or back. */
-static void F(turn_reals)(REAL* line, long n, long width, REAL* raw, long step, int back) {
+static void F(transpose_reals)(REAL* line, long n, long width, REAL* raw, long step, int back) {
   for (long first = 0; first < n; first += F(FFT_LANES)) {
     const long end = first + F(FFT_LANES) < n ? first + F(FFT_LANES) : n;
     if (width == F(FFT_LANES) && end - first == F(FFT_LANES)) {
-      if (back) WORDS(transpose)(raw + first * step, step, line + first, n);
-      else WORDS(transpose)(line + first, n, raw + first * step, step);
+      if (back) WORDS(transpose_tile)(raw + first * step, step, line + first, n);
+      else WORDS(transpose_tile)(line + first, n, raw + first * step, step);
     } else for (long l = 0; l < width; l++)
       for (long j = first; j < end; j++)
         if (back) line[l * n + j] = raw[j * step + l];
@@ -318,7 +318,7 @@ HLOC_OF_PARTS void F(read_lines)(const F(lines)* w, long line, long width, long 
   else {
     const long step = F(steps_from_reals)(w) ? lanes : 2 * lanes;
     if (step > lanes) memset(raw, 0, 2 * w->n * lanes * sizeof *raw);
-    F(turn_reals)((REAL*)w->in + line * w->n, w->n, width, raw, step, 0);
+    F(transpose_reals)((REAL*)w->in + line * w->n, w->n, width, raw, step, 0);
   }
 }
 HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
@@ -326,7 +326,7 @@ HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long
   if (w->kind <= HLOC_IFFT) F(move_complex)(&w->to, w->n, line, width, lanes, out, raw, 1);
   else if (w->kind == HLOC_RFFT) F(move_folded)(line, width, lanes, out, 2 * w->half, w->half, raw, 1);
   else if (w->folded) F(move_folded)(line, width, lanes, out, w->n, w->n / 2, raw, 1);
-  else F(turn_reals)((REAL*)w->out + line * w->n, w->n, width, raw, 2 * lanes, 1);
+  else F(transpose_reals)((REAL*)w->out + line * w->n, w->n, width, raw, 2 * lanes, 1);
 }
 
 #endif
@@ -385,11 +385,12 @@ static int F(run_blocks)(F(lines)* w) {
 }
 /* One line from `in` to `out` through `middle`, of n points each: n = rows * columns. */
 static int F(run_split)(const F(plan)* p, int kind, const POINT* in, POINT* middle, POINT* out) {
-  const F(places) down = {p->columns, p->n, p->columns}, along = {1, p->columns, 1}, turned = {p->rows, p->n, p->rows};
+  const F(places) down = {p->columns, p->n, p->columns}, along = {1, p->columns, 1};
+  const F(places) transposed = {p->rows, p->n, p->rows};
   F(lines) columns = {.kind = kind, .n = p->rows, .lines = p->columns, .lanes = F(FFT_LANES), .plan = p->of_column,
                       .from = down, .to = down, .in = in, .out = middle, .between = p->between};
   F(lines) rows = {.kind = kind, .n = p->columns, .lines = p->rows, .lanes = F(FFT_LANES), .plan = p->of_row,
-                   .from = along, .to = turned, .in = middle, .out = out};
+                   .from = along, .to = transposed, .in = middle, .out = out};
   return F(run_blocks)(&columns) || F(run_blocks)(&rows);
 }
 static int F(run_long)(const F(lines)* w, POINT* middle) {

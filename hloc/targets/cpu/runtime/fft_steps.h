@@ -260,9 +260,9 @@ HLOC_OF_PARTS void S(halves_to_line)(const F(plan)* p, S(point)* data) {
   for (long k = 1; 2 * k <= n; k++) {
     S(point) a = data[k], b = S(conjugate)(data[n - k]);
     S(point) even = S(scaled)(S(plus)(a, b), (REAL)0.5), odd = S(scaled)(S(minus)(a, b), (REAL)0.5);
-    S(point) turned = S(times)(S(times_minus_i)(odd), p->turns[k]);
-    data[k] = S(plus)(even, turned);
-    data[n - k] = S(conjugate)(S(minus)(even, turned));
+    S(point) transposed = S(times)(S(times_minus_i)(odd), p->turns[k]);
+    data[k] = S(plus)(even, transposed);
+    data[n - k] = S(conjugate)(S(minus)(even, transposed));
   }
 }
 /* The inverse, in place or to other memory. The imaginary parts of the first and last points are ignored. */

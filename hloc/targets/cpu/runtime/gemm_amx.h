@@ -71,7 +71,7 @@ static void G(pack_across)(const ELEMENT* source, long k_stride, long k, UNIT* t
       if (left >= GROUP) hloc_store_u32(to, G(units_of_row)(from, k_stride));
       else for (long i = 0; i < HLOC_DEEP; i++) to[i] = left > 0 ? G(unit)(from + i, k_stride, left) : 0;
     }
-    hloc_transpose_32(block, HLOC_DEEP, target + p0, stride);
+    hloc_transpose_tile_32(block, HLOC_DEEP, target + p0, stride);
   }
 }
 HLOC_OF_PARTS void G(pack_rows_of_a)(const ELEMENT* source, long row_stride, long k_stride, long rows, long k,

@@ -28,7 +28,7 @@ typedef struct { const COMPLEX* at; long count, k, outer, inner, free, depth; } 
 typedef struct {
   hloc_gemm_args g;
   Z(operand) kept, other;
-  int keeps_b, along, turned; /* turned: the copy is contiguous along k */
+  int keeps_b, along, transposed; /* transposed: the copy is contiguous along k */
   long inner_batches, pieces; /* of a row that is copied: a task each */
   REAL* copy;
   COMPLEX* ordered;
@@ -54,8 +54,8 @@ static void Z(copy_along)(void* const* args, long begin, long end) {
   for (long task = begin; task < end; task++) {
     const Z(span) s = Z(span_of)(p, task, k);
     const COMPLEX* from = Z(row)(p, &p->other, s.row);
-    REAL* to = p->copy + 4 * (s.row / n * n * k + (p->turned ? s.row % n * k : 0));
-    if (p->turned)
+    REAL* to = p->copy + 4 * (s.row / n * n * k + (p->transposed ? s.row % n * k : 0));
+    if (p->transposed)
       for (long i = s.begin; i < s.end; i++) {
         to[2 * i] = from[i].re, to[2 * i + 1] = -from[i].im;
         to[2 * k + 2 * i] = from[i].im, to[2 * k + 2 * i + 1] = from[i].re;
@@ -142,14 +142,14 @@ static void Z(finish)(void* const* args, long batch, long row, long column, long
                       long stride) {
   const Z(product)* p = (const Z(product)*)args;
   const int along = p->along, each = along ? 1 : 2; /* rows of a number */
-  const int turned = along == p->keeps_b;
+  const int transposed = along == p->keeps_b;
   COMPLEX piece[Z(PIECE) * Z(PIECE)];
   row /= each, rows /= each, column /= 2, columns /= 2;
-  if (along && !turned) {
+  if (along && !transposed) {
     Z(put)(p, batch, row, column, rows, columns, tile, stride / 2);
     return;
   }
-  if (!turned && !p->g.epilogue && p->g.c_column == 1) {
+  if (!transposed && !p->g.epilogue && p->g.c_column == 1) {
     COMPLEX* c = Z(result)(p, batch) + row * p->g.c_row + column;
     for (long i = 0; i < rows; i++) Z(join)((const REAL*)tile + 2 * i * stride, stride, columns, c + i * p->g.c_row);
     return;
@@ -159,7 +159,7 @@ static void Z(finish)(void* const* args, long batch, long row, long column, long
       const long high = rows - i0 < Z(PIECE) ? rows - i0 : Z(PIECE);
       const long wide = columns - j0 < Z(PIECE) ? columns - j0 : Z(PIECE);
       const REAL* sums = (const REAL*)tile + i0 * each * stride + 2 * j0;
-      if (!turned) {
+      if (!transposed) {
         for (long i = 0; i < high; i++) Z(join)(sums + 2 * i * stride, stride, wide, piece + i * wide);
         Z(put)(p, batch, row + i0, column + j0, high, wide, piece, wide);
       } else {
@@ -184,7 +184,7 @@ static Z(product) Z(planned)(const hloc_gemm_args* g) {
   }
   p.kept = p.keeps_b ? b : a, p.other = p.keeps_b ? a : b;
   p.along = p.kept.depth == 1 || !Z(is_readable)(&p.kept);
-  p.turned = p.other.depth == 1 && p.other.free != 1;
+  p.transposed = p.other.depth == 1 && p.other.free != 1;
   return p;
 }
 
@@ -217,7 +217,7 @@ int ENTRY(const hloc_gemm_args* args) {
     real.a = kept->at, real.a_outer = 2 * kept->outer, real.a_inner = 2 * kept->inner;
     real.a_row = 2 * kept->free, real.a_column = 1;
     real.b = p.copy, real.b_outer = args->inner_batches * of_one, real.b_inner = of_one;
-    real.b_row = p.turned ? 1 : real.n, real.b_column = p.turned ? 2 * k : 1;
+    real.b_row = p.transposed ? 1 : real.n, real.b_column = p.transposed ? 2 * k : 1;
     if (!args->epilogue && !p.keeps_b && (args->c_column == 1 || args->n == 1)) {
       real.epilogue = NULL, real.c = args->c, real.c_outer = 2 * args->c_outer, real.c_inner = 2 * args->c_inner;
       real.c_row = 2 * args->c_row, real.c_column = 1;

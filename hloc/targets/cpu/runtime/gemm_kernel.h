@@ -9,10 +9,11 @@
  * HLOC_READS_B (units are elements in memory) G(kernels_b) and G(kernels_ab), for B and for both in place,
  * G(kernels_half) and G(kernels_half_a), which read the first vector of each b_k units of B, packed or not; G(pack).
  *
- * Parts (parts.h), which compile in parallel: MAIN, which plans; BLOCKS, which the threads run; STORING; TURNING for
- * tiles of exchanged products; JOINING for sums that tasks share; PACKING of lines, PACKING_ROWS of interleaved lines,
- * PACKING_A for AMX; one for each table of KERNELS; THIN and one for each number of rows of thin products. A program
- * may omit parts that its products do not use (targets/cpu/building/product_parts.py): an absent part is never chosen.
+ * Parts (parts.h), which compile in parallel: MAIN, which plans; BLOCKS, which the threads run; STORING; TRANSPOSING
+ * for tiles of exchanged products; JOINING for sums that tasks share; PACKING of lines, PACKING_ROWS of interleaved
+ * lines, PACKING_A for AMX; one for each table of KERNELS; THIN and one for each number of rows of thin products. A
+ * program may omit parts that its products do not use (targets/cpu/building/product_parts.py): an absent part is never
+ * chosen.
  *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Both are padded with zeros.
@@ -30,7 +31,7 @@
 #define HLOC_KERNELS_HALF_A 8
 #define HLOC_BLOCKS 9
 #define HLOC_PACKING_ROWS 10
-#define HLOC_TURNING 11
+#define HLOC_TRANSPOSING 11
 #define HLOC_JOINING 12
 #define HLOC_STORING 13
 #define HLOC_PACKING_A 14
@@ -43,7 +44,7 @@
 #define HLOC_THIN_ROWS_2 21
 #define HLOC_THIN_ROWS_3 22
 #define HLOC_THIN_ROWS_4 23
-#if UNIT_IS_MEMORY && !defined(G_TURNS_A)
+#if UNIT_IS_MEMORY && !defined(G_OFFSETS_A)
 #define HLOC_READS_A 1
 #else /* A is always packed */
 #define HLOC_READS_A 0
@@ -236,15 +237,15 @@ HLOC_INLINE hloc_vu32 G(units_of_row)(const ELEMENT* from, long k_stride) {
 #if HLOC_IS_HERE(HLOC_PACKING)
 #define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
 HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {
-  if (sizeof(UNIT) == 8) hloc_transpose_64(source, source_stride, target, target_stride);
-  else hloc_transpose_32(source, source_stride, target, target_stride);
+  if (sizeof(UNIT) == 8) hloc_transpose_tile_64(source, source_stride, target, target_stride);
+  else hloc_transpose_tile_32(source, source_stride, target, target_stride);
 }
 
 /* A strip of `lines` lines along k, interleaved: target[p * width + line]. Missing lines are zero. */
 HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
                                  UNIT* target) {
   const long units = (k + GROUP - 1) / GROUP, whole = k / GROUP / SQUARE * SQUARE;
-  UNIT block[SQUARE * SQUARE] __attribute__((aligned(64))), turned[SQUARE * SQUARE] __attribute__((aligned(64)));
+  UNIT block[SQUARE * SQUARE] __attribute__((aligned(64))), transposed[SQUARE * SQUARE] __attribute__((aligned(64)));
   for (long line0 = 0; line0 < width; line0 += SQUARE) {
     long width0 = width - line0 < SQUARE ? width - line0 : SQUARE;
     long lines0 = lines - line0 < width0 ? lines - line0 : width0;
@@ -271,8 +272,9 @@ HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k
         G(transpose)(block, SQUARE, to, width);
         continue;
       }
-      G(transpose)(block, SQUARE, turned, SQUARE);
-      for (long p = 0; p < SQUARE; p++) __builtin_memcpy(to + p * width, turned + p * SQUARE, width0 * sizeof(UNIT));
+      G(transpose)(block, SQUARE, transposed, SQUARE);
+      for (long p = 0; p < SQUARE; p++)
+        __builtin_memcpy(to + p * width, transposed + p * SQUARE, width0 * sizeof(UNIT));
     }
 #if HLOC_VECTOR_BYTES == 64
     if (UNIT_IS_MEMORY && k_stride == 1 && k - whole * GROUP >= G(LONG_REST)) {
@@ -280,9 +282,9 @@ HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k
       const ELEMENT* from = source + line0 * line_stride + whole * GROUP;
       for (long i = 0; i < lines0; i++)
         hloc_store_u32(block + i * SQUARE, hloc_some_bytes(from + i * line_stride, present));
-      G(transpose)(block, SQUARE, turned, SQUARE);
+      G(transpose)(block, SQUARE, transposed, SQUARE);
       for (long p = whole; p < units; p++) {
-        const UNIT* row = turned + (p - whole) * SQUARE;
+        const UNIT* row = transposed + (p - whole) * SQUARE;
         if (width0 == SQUARE || width < SQUARE) hloc_store_u32(target + p * width + line0, hloc_load_u32(row));
         else __builtin_memcpy(target + p * width + line0, row, width0 * sizeof(UNIT));
       }

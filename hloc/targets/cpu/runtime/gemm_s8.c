@@ -65,7 +65,7 @@ HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return HLOC_WIDEN_BYTES(p); }
    s8_add_bytes((hloc_vs32){0}, hloc_splat_u32(0x80808080u), b))
 #else
 #define G_CORRECTS 1
-#define G_TURNS_A 1
+#define G_OFFSETS_A 1
 #define s8_multiply_add s8_add_bytes
 #endif
 static inline unsigned s8_unit(const hloc_s8* p, long stride, long count) {
@@ -121,8 +121,8 @@ HLOC_INLINE void s8_thin_lanes(const int rows, const int count, const hloc_s8* a
   HLOC_UNROLL for (int i = 0; i < rows; i++)
     HLOC_UNROLL for (int j = 0; j < count; j++) lanes[i * stride + j] = sum[i * count + j] - over[i];
 }
-#if defined(G_TURNS_A)
-static void s8_turn(hloc_unit32* units, long count) {
+#if defined(G_OFFSETS_A)
+static void s8_offset(hloc_unit32* units, long count) {
   for (long i = 0; i < count; i++) units[i] ^= 0x80808080u;
 }
 static void s8_column_correction(const hloc_unit32* panel, long units, int* correction) {

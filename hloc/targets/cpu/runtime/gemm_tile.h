@@ -1,8 +1,8 @@
 /* gemm_tile.h: a whole matmul for one set of element types (template; each gemm_<type>.c includes it).
  *
  * In (macros): those of gemm_kernel.h; G_NAME the public suffix; G(store)(args, c, tile, ...) stores a tile of sums;
- * G_TURNS_A (optional): G(turn)(units, count) changes packed A; G_CORRECTS 1 when sums need a correction per column of
- * B (G(column_correction)), else 0; G_AMX_MULTIPLY (optional): gemm_amx.h.
+ * G_OFFSETS_A (optional): G(offset)(units, count) changes packed A; G_CORRECTS 1 when sums need a correction per column
+ * of B (G(column_correction)), else 0; G_AMX_MULTIPLY (optional): gemm_amx.h.
  * Out: hloc_gemm_<G_NAME> as gemm.h says.
  *
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
@@ -116,8 +116,8 @@ static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows
 #else
   G(pack)(source, g->a_row, g->a_column, rows, count, G(even)(rows), target);
 #endif
-#if defined(G_TURNS_A)
-  G(turn)(target, G(units)(count) * G(even)(rows));
+#if defined(G_OFFSETS_A)
+  G(offset)(target, G(units)(count) * G(even)(rows));
 #endif
 }
 
@@ -162,9 +162,9 @@ static int G(share_a)(G(plan)* plan) {
 
 #endif
 
-#if HLOC_IS_HERE(HLOC_TURNING)
+#if HLOC_IS_HERE(HLOC_TRANSPOSING)
 /* out[j * rows + i] = tile[i * stride + j]; up to one vector may be written beyond the end. */
-HLOC_OF_PARTS void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
+HLOC_OF_PARTS void G(transpose_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
   const long whole = columns / LANES * LANES;
   SUM block[LANES * LANES] __attribute__((aligned(64)));
   for (long j = 0; j < whole; j += LANES)
@@ -172,14 +172,14 @@ HLOC_OF_PARTS void G(turn_tile)(const SUM* tile, long stride, long rows, long co
     for (long i0 = (rows - 1) / LANES * LANES; i0 >= 0; i0 -= LANES) {
       for (long i = 0; i < LANES; i++)
         G(store_sum)(block + i * LANES, i0 + i < rows ? G(load_sum)(tile + (i0 + i) * stride + j) : (VECTOR){0});
-      if (sizeof(SUM) == 8) hloc_transpose_64(block, LANES, out + j * rows + i0, rows);
-      else hloc_transpose_32(block, LANES, out + j * rows + i0, rows);
+      if (sizeof(SUM) == 8) hloc_transpose_tile_64(block, LANES, out + j * rows + i0, rows);
+      else hloc_transpose_tile_32(block, LANES, out + j * rows + i0, rows);
     }
   for (long j = whole; j < columns; j++)
     for (long i = 0; i < rows; i++) out[j * rows + i] = tile[i * stride + j];
 }
 #else
-HLOC_MAY_BE_MISSING void G(turn_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out);
+HLOC_MAY_BE_MISSING void G(transpose_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out);
 #endif
 
 #if HLOC_IS_HERE(HLOC_STORING)
@@ -187,11 +187,11 @@ HLOC_MAY_BE_MISSING void G(turn_tile)(const SUM* tile, long stride, long rows, l
 HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns,
                              const SUM* tile, long stride) {
   const hloc_gemm_args* g = &plan->g;
-  SUM turned[HLOC_TILE_ROWS * G(TILE_COLUMNS) + LANES];
+  SUM transposed[HLOC_TILE_ROWS * G(TILE_COLUMNS) + LANES];
   if (plan->exchanged) {
     if (rows > 1) {
-      G(turn_tile)(tile, stride, rows, columns, turned);
-      tile = turned;
+      G(transpose_tile)(tile, stride, rows, columns, transposed);
+      tile = transposed;
     }
     long first_row = row, first_rows = rows;
     row = column, column = first_row;
@@ -537,7 +537,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be contiguous */
   const int halves = HLOC_READS_B && args->n > G(FEW) && args->a_column == 1;
   if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves &&
-      (args->n == 1 || HLOC_HAS(G(turn_tile))))
+      (args->n == 1 || HLOC_HAS(G(transpose_tile))))
     G(exchange)(&plan);
   if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return args->pack_to ? 0 : G(thin)(&plan);
   if (!G(choose)(&plan, &share_a, &share_b)) return 1;
@@ -577,7 +577,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #undef G
 #undef G_NAME
 #undef G_CORRECTS
-#undef G_TURNS_A
+#undef G_OFFSETS_A
 #undef G_AMX_MULTIPLY
 #undef G_DOTS
 #undef G_STORES_SUMS

@@ -49,9 +49,9 @@ typedef struct { uint64_t low, high; } wide;
 /* Row-major rows x columns -> its columns, one after the other; and back, with the sizes exchanged. */
 static void transpose(void *to, const void *from, long rows, long columns, size_t element) {
   if (element == 4) {
-    TRANSPOSE(uint32_t, HLOC_LANES32, hloc_transpose_32(from0, columns, to0, rows))
+    TRANSPOSE(uint32_t, HLOC_LANES32, hloc_transpose_tile_32(from0, columns, to0, rows))
   } else if (element == 8) {
-    TRANSPOSE(uint64_t, HLOC_LANES64, hloc_transpose_64(from0, columns, to0, rows))
+    TRANSPOSE(uint64_t, HLOC_LANES64, hloc_transpose_tile_64(from0, columns, to0, rows))
   } else {
     TRANSPOSE(wide, BLOCK, TRANSPOSE_WIDE)
   }

@@ -1,4 +1,4 @@
-/* parts.h: routines that compile in parts, in parallel; a program contains the parts that it needs.
+/* parts.h: library kernels that compile in parts, in parallel; a program contains the parts that it needs.
  *
  * In: HLOC_PART, the part that is compiled; all of them if it is not defined. Out:
  *   HLOC_OF_PARTS        before a definition that other parts use

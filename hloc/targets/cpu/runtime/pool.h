@@ -19,14 +19,16 @@
  *   void hloc_parallel(hloc_task task, void* const* args, long n, long grain);
  *       task(args, begin, end) for consecutive ranges of `grain` (the last may be shorter) that cover [0, n).
  *       Runs on the calling thread when one range is enough, inside another task, or when another thread has the pool.
- *   void* hloc_scratch(int slot, size_t bytes);    memory for a routine, 64-byte aligned, valid until the next call
+ *   void* hloc_scratch(int slot, size_t bytes);    memory for a library kernel, 64-byte aligned, valid until the next
+ *   call
  *       with the same slot on the same thread. HLOC_OWN is for tasks, one piece per thread; the others are for the
- *       thread that calls hloc_parallel: HLOC_THIRD for routines whose work others do that take the first two. NULL
+ *       thread that calls hloc_parallel: HLOC_THIRD for library kernels whose work others do that take the first two.
+ *       NULL
  *       when memory is exhausted.
  *   void hloc_give_room(const hloc_room*);         sets the scratch memory of this thread and of its tasks: the driver
  *       passes each step what the plan reserves for it (hloc/targets/cpu/scratch/steps.py); NULL: none.
  *   size_t hloc_unplanned_bytes(void);             total bytes ever requested without a room, or with too small a room:
- *       plans cover every routine, so a program that runs on as many threads as it was compiled for adds nothing
+ *       plans cover every library kernel, so a program that runs on as many threads as it was compiled for adds nothing
  *   void hloc_after_fork(void);                    in the child of a fork, which has no workers: new ones start with
  *       the next call
  *   hloc_watch* hloc_set_watch(hloc_watch*);       how the run on this thread is told to stop; returns what was

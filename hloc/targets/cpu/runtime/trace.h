@@ -1,13 +1,13 @@
 /* trace.h: a driver that records when each of its steps ran, and on which thread, for `hloc run --trace`.
  *
- * Define HLOC_STEPS and HLOC_TURNS before including it. Each thread has its own list of events. The first HLOC_TURNS
- * iterations of a loop are recorded one by one; the times of the others are summed for each step. Times are
- * nanoseconds of CLOCK_MONOTONIC. Events of a thread nest, and are in the order in which they end:
+ * Define HLOC_STEPS and HLOC_TRACED_ITERATIONS before including it. Each thread has its own list of events. The first
+ * HLOC_TRACED_ITERATIONS iterations of a loop are recorded one by one; the times of the others are summed for each
+ * step. Times are nanoseconds of CLOCK_MONOTONIC. Events of a thread nest, and are in the order in which they end:
  *
  *   HLOC_CALL     the whole run
  *   HLOC_STEP     number: of the step
  *   HLOC_LOOP     number: of the loop; count: its iterations, with the last one, which is the condition alone
- *   HLOC_TURN     number: of the loop; count: of the iteration, from 0
+ *   HLOC_ITERATION  number: of the loop; count: of the iteration, from 0
  *   HLOC_FOLDED   number: of the loop; count: the number of these iterations
  *   HLOC_SUM      of the HLOC_FOLDED before it: number: of a step; count: its runs; begin: 0; end: nanoseconds
  *   HLOC_PIECE    number: of the step; count: the number of consecutive ranges of a parallel loop on this thread
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include "profile.h"
 
-enum { HLOC_CALL, HLOC_STEP, HLOC_LOOP, HLOC_TURN, HLOC_FOLDED, HLOC_SUM, HLOC_PIECE, HLOC_WAIT };
+enum { HLOC_CALL, HLOC_STEP, HLOC_LOOP, HLOC_ITERATION, HLOC_FOLDED, HLOC_SUM, HLOC_PIECE, HLOC_WAIT };
 enum { HLOC_MOST_TRACKS = 512, HLOC_MOST_EVENTS = 1 << 20, HLOC_LEAST_WAIT = 500 };
 
 typedef struct { int64_t what, number, count, begin, end; } hloc_event;
@@ -72,14 +72,15 @@ static void hloc_step_done(int step, int64_t begin, int64_t end) {
 
 /* -- loops -------------------------------------------------------------------------------------------------------- */
 
-typedef struct { int64_t begin, turn, turns; int folded; } hloc_loop;
+typedef struct { int64_t begin, begun, iterations; int folded; } hloc_loop;
 
 /* An iteration begins. */
-static __attribute__((unused)) void hloc_turn(hloc_loop *loop, int number) {
+static __attribute__((unused)) void hloc_trace_iteration(hloc_loop *loop, int number) {
   const int64_t now = hloc_now();
-  if (loop->turns && !loop->folded && !hloc_folds) hloc_note(HLOC_TURN, number, loop->turns - 1, loop->turn, now);
-  if (!loop->folded) loop->turn = now;
-  if (loop->turns++ == HLOC_TURNS) {
+  if (loop->iterations && !loop->folded && !hloc_folds)
+    hloc_note(HLOC_ITERATION, number, loop->iterations - 1, loop->begun, now);
+  if (!loop->folded) loop->begun = now;
+  if (loop->iterations++ == HLOC_TRACED_ITERATIONS) {
     loop->folded = 1;
     if (!hloc_folds++)
       for (int i = 0; i < HLOC_STEPS; i++) hloc_sum_nanoseconds[i] = hloc_sum_runs[i] = 0;
@@ -89,13 +90,13 @@ static __attribute__((unused)) void hloc_turn(hloc_loop *loop, int number) {
 static __attribute__((unused)) void hloc_loop_done(hloc_loop *loop, int number) {
   const int64_t now = hloc_now();
   if (loop->folded && !--hloc_folds) {
-    hloc_note(HLOC_FOLDED, number, loop->turns - HLOC_TURNS, loop->turn, now);
+    hloc_note(HLOC_FOLDED, number, loop->iterations - HLOC_TRACED_ITERATIONS, loop->begun, now);
     for (int i = 0; i < HLOC_STEPS; i++)
       if (hloc_sum_runs[i]) hloc_note(HLOC_SUM, i, hloc_sum_runs[i], 0, hloc_sum_nanoseconds[i]);
   }
   if (hloc_folds) return;
-  if (!loop->folded) hloc_note(HLOC_TURN, number, loop->turns - 1, loop->turn, now);
-  hloc_note(HLOC_LOOP, number, loop->turns, loop->begin, now);
+  if (!loop->folded) hloc_note(HLOC_ITERATION, number, loop->iterations - 1, loop->begun, now);
+  hloc_note(HLOC_LOOP, number, loop->iterations, loop->begin, now);
 }
 
 /* -- threads ------------------------------------------------------------------------------------------------------ */

@@ -63,7 +63,7 @@ static __attribute__((noinline)) void F(rows)(const REAL* factors, long step, co
 }
 
 /* to[column][row] = from[row][column] */
-static void F(turn)(const REAL* from, long from_stride, REAL* to, long to_stride, long rows, long columns) {
+static void F(transpose_block)(const REAL* from, long from_stride, REAL* to, long to_stride, long rows, long columns) {
   for (long r = 0; r < rows; r += F(LANES))
     for (long c = 0; c < columns; c += F(LANES)) {
       const long height = rows - r < F(LANES) ? rows - r : F(LANES);
@@ -149,7 +149,7 @@ static void F(load_factor)(const F(factor)* f, const REAL* a, int lower) {
   const long n = f->n, stride = f->stride, rows = F(up)(n, F(ROWS)), columns = F(up)(n, F(WIDTH));
   for (long r = 0; lower && r < n; r += F(LANES)) {
     const long height = n - r < F(LANES) ? n - r : F(LANES);
-    F(turn)(a + r * n, n, f->u + r, stride, height, r + height);
+    F(transpose_block)(a + r * n, n, f->u + r, stride, height, r + height);
   }
   for (long r = 0; !lower && r < n; r++) memcpy(f->u + r * stride + r, a + r * n + r, (n - r) * sizeof(REAL));
   for (long r = 0; columns > n && r < rows; r++) memset(f->u + r * stride + n, 0, (columns - n) * sizeof(REAL));
@@ -171,7 +171,7 @@ static void F(store_factor)(const F(factor)* f, REAL* out, int lower) {
   }
   for (long r = 0; lower && r < n; r += F(LANES)) {
     const long height = n - r < F(LANES) ? n - r : F(LANES);
-    F(turn)(f->u + r, f->stride, out + r * n, n, r + height, height);
+    F(transpose_block)(f->u + r, f->stride, out + r * n, n, r + height, height);
     for (long i = r; i < r + height; i++) memset(out + i * n + r + height, 0, (n - r - height) * sizeof(REAL));
   }
 }
@@ -267,12 +267,12 @@ static void F(solve_strip)(const F(system)* s, REAL* packed, REAL* strip, const 
   if (width < F(WIDTH) || rows > n) memset(strip, 0, rows * F(WIDTH) * sizeof(REAL));
   if (s->from_left)
     for (long r = 0; r < n; r++) memcpy(inside + r * F(WIDTH), b + r * m + column, width * sizeof(REAL));
-  else F(turn)(b + column * n, n, inside, F(WIDTH), width, n);
+  else F(transpose_block)(b + column * n, n, inside, F(WIDTH), width, n);
   for (long r = 0; r < rows; r += F(ROWS))
     F(rows)(F(group)(packed, r), F(ROWS), F(group)(packed, rows) + r, first, stride, r);
   if (s->from_left)
     for (long r = 0; r < n; r++) memcpy(x + r * m + column, inside + r * F(WIDTH), width * sizeof(REAL));
-  else F(turn)(inside, F(WIDTH), x + column * n, n, n, width);
+  else F(transpose_block)(inside, F(WIDTH), x + column * n, n, n, width);
 }
 
 #endif
@@ -359,10 +359,10 @@ HLOC_OF_PARTS void F(some_strips)(void* const* args, long begin, long end) {
 #if HLOC_IS_HERE(HLOC_SOLVE)
 int F(trisolve)(const hloc_trisolve* given, const REAL* a, const REAL* b, REAL* x) {
   const long n = given->n, m = given->m;
-  const int turned = given->transposed == given->from_left, reversed = given->lower == turned;
+  const int transposed = given->transposed == given->from_left, reversed = given->lower == transposed;
   F(system) s = {.a = a, .b = b, .x = x, .n = n, .m = m, .batch = given->batch, .from_left = given->from_left,
                  .reversed = reversed, .unit = given->unit_diagonal};
-  s.a_row = (turned ? 1 : n) * (reversed ? -1 : 1), s.a_column = (turned ? n : 1) * (reversed ? -1 : 1);
+  s.a_row = (transposed ? 1 : n) * (reversed ? -1 : 1), s.a_column = (transposed ? n : 1) * (reversed ? -1 : 1);
   if (n <= 0 || m <= 0) return 0;
   if (given->batch >= F(MANY) || m <= F(WIDTH)) {
     hloc_parallel(m <= F(FEW) ? F(some_lines) : F(some_systems), (void* const*)&s, s.batch, 1 + F(PIECE) / (n * n * m));

@@ -7,7 +7,8 @@
  *   hloc_splat_f32(x), hloc_sum_f32(v), hloc_max_f32 ...
  *   hloc_fold_f32(v)       of HLOC_LANES32 vectors (which it changes): the sum of each one's lanes, as one vector
  *   hloc_low_32(a, b), hloc_high_32(a, b): the first, the last halves of a and b, lane by lane in turn; _64 likewise
- *   hloc_transpose_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64 likewise
+ *   hloc_transpose_tile_32(source, source_stride, target, target_stride): HLOC_LANES32 x HLOC_LANES32 words; _64
+ *   likewise
  *   hloc_swapped_<f32, f64>(v): neighbouring lanes exchanged
  *   HLOC_IN_REGISTER(v)    v, just loaded, is used several times: gcc would load it again in each instruction
  *   HLOC_UNROLL            before a loop whose body works on a register array
@@ -114,7 +115,7 @@ HLOC_DEFINE_FOLD(u64, unsigned long long, HLOC_LANES64)
 #define HLOC_DEFINE_TRANSPOSE(WIDTH, S, T, LANES, LOW, HIGH)                                                          \
   HLOC_INLINE hloc_v##S hloc_low_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, LOW); }          \
   HLOC_INLINE hloc_v##S hloc_high_##WIDTH(hloc_v##S a, hloc_v##S b) { return HLOC_INTERLEAVE(S, a, b, HIGH); }        \
-  static __attribute__((noinline, unused)) void hloc_transpose_##WIDTH(const void* source, long source_stride,        \
+  static __attribute__((noinline, unused)) void hloc_transpose_tile_##WIDTH(const void* source, long source_stride,    \
                                                                        void* target, long target_stride) {            \
     const T* from = (const T*)source;                                                                                 \
     T* to = (T*)target;                                                                                               \

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FAST_TYPES
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 
 ONES = (1, 1, 1)
 

@@ -1,6 +1,6 @@
-"""Scratch memory of convolutions: what the chosen algorithm (convolution_ways.py) copies and allocates.
+"""Scratch memory of convolutions: what the chosen algorithm (convolution_algorithms.py) copies and allocates.
 
-In: a Tile of the routine "convolution". Out: a Scratch (room.py). Names are those of the C code.
+In: a Tile of the library kernel "convolution". Out: a Scratch (slots.py). Names are those of the C code.
 """
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from math import gcd, prod
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FAST_TYPES, PRODUCT_OF
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES, PRODUCT_OF
 from hloc.targets.cpu.scratch.convolution import ONES, Convolution, arguments, panel_columns
-from hloc.targets.cpu.scratch.convolution_ways import (
+from hloc.targets.cpu.scratch.convolution_algorithms import (
+    algorithm_of,
     images_at_once,
     moves_spread,
     product_of_convolution,
     products_of_spread,
     rows_collide,
     step_through,
-    way_of,
 )
 from hloc.targets.cpu.scratch.products import Product, product_scratch, tile_rows
-from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
+from hloc.targets.cpu.scratch.slots import NOTHING, Scratch, busy_threads
 from hloc.targets.cpu.scratch.winograd import blocks_of
 
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
@@ -37,27 +37,27 @@ def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
     c = arguments(given, bool(tile.epilogue))
     if c.type not in FAST_TYPES["conv"]:
         return _generic(c, given["types"], machine)
-    way = way_of(c, machine)
+    algorithm = algorithm_of(c, machine)
     if given.get("packing") == "packs":
-        return _packs(c, way, machine)
-    if way == "channels":
+        return _packs(c, algorithm, machine)
+    if algorithm == "channels":
         whole = c._replace(batch=c.batch_groups, y_features=c.batch_groups)
         return _moved(whole, True, whole.is_f32 and whole.x_n == 1, whole.is_f32 and whole.w_o == 1, machine)
-    if way == "depthwise":
+    if algorithm == "depthwise":
         return _moved(c, False, c.is_f32 and c.x_c == 1, c.is_f32 and c.w_o == 1, machine)
-    ways = {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows, "pairs": _by_pairs,
-            "winograd": _by_winograd}
-    return ways[way](c, machine)
+    algorithms = {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows,
+                  "pairs": _by_pairs, "winograd": _by_winograd}
+    return algorithms[algorithm](c, machine)
 
 
-def _packs(c: Convolution, way: str, machine: Machine) -> Scratch:
+def _packs(c: Convolution, algorithm: str, machine: Machine) -> Scratch:
     """The memory of a step that only packs w (packing.py)."""
-    if way == "product":
+    if algorithm == "product":
         return NOTHING
-    if way == "winograd":
+    if algorithm == "winograd":
         return Scratch.of(first=4)
-    moved = _filter(c._replace(x_features=c.x_features // 2) if way == "pairs" else c, machine)
-    is_moved = way == "pairs" or not c.is_f32 or _goes_in_one_piece(c)
+    moved = _filter(c._replace(x_features=c.x_features // 2) if algorithm == "pairs" else c, machine)
+    is_moved = algorithm == "pairs" or not c.is_f32 or _goes_in_one_piece(c)
     return Scratch.of(first=4 * moved if is_moved else 0, second=_in_one_piece(c).taps * TAP_BYTES)
 
 
@@ -169,7 +169,7 @@ def _rows(c: Convolution, machine: Machine, first: int) -> Scratch:
         second += FEW_TILES * rows * c.taps * 8
         own = max(own, 4 * most * (step + -(-_positions(c) // rows) * rows * columns))
     panels = 0 if c.is_packed or _is_few(c, machine) else _panel_floats(c, machine)
-    return Scratch.of(first=first + 4 * panels, second=second, own=own, threads=busy(tasks, grain, machine))
+    return Scratch.of(first=first + 4 * panels, second=second, own=own, threads=busy_threads(tasks, grain, machine))
 
 
 def _by_outer(c: Convolution, machine: Machine) -> Scratch:
@@ -199,7 +199,7 @@ def _by_winograd(c: Convolution, machine: Machine) -> Scratch:
     blocks = blocks_of(c, machine)
     moved = 0 if c.is_packed else moved_filter(c, machine) + blocks.filters
     return Scratch.of(first=4 * (x + moved + 1), own=4 * blocks.own,
-                      threads=busy(blocks.tasks, 1, machine))
+                      threads=busy_threads(blocks.tasks, 1, machine))
 
 
 def moved_filter(c: Convolution, machine: Machine) -> int:
@@ -207,9 +207,9 @@ def moved_filter(c: Convolution, machine: Machine) -> int:
     return _filter(c, machine) if not c.is_f32 or (c.w_o != 1 and c.w_i != 1) else 0
 
 
-def panel_floats(c: Convolution, way: str, machine: Machine) -> int:
+def panel_floats(c: Convolution, algorithm: str, machine: Machine) -> int:
     """Floats of all panels of a convolution by rows or pairs; 0 if there are few positions: each task packs its own."""
-    inner = c._replace(x_features=c.x_features // 2) if way == "pairs" else _in_one_piece(_passed_over(c))
+    inner = c._replace(x_features=c.x_features // 2) if algorithm == "pairs" else _in_one_piece(_passed_over(c))
     return 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
 
 
@@ -236,7 +236,7 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
 
 
 def generic_products(given: dict, has_epilogue: bool, machine: Machine) -> list[Product]:
-    """The matmuls of a convolution of a type without a routine; parameters as in
+    """The matmuls of a convolution of a type without a library kernel; parameters as in
     hloc/kernels/products/convolution.py."""
     return _generic_products(arguments(given, has_epilogue), given["types"], machine)[0]
 

@@ -1,7 +1,7 @@
 """Operands of matmuls and convolutions that are packed once for all runs: bound parameters.
 
-In: a Tile. Out: a Packing (hloc/kernels/plan.py) if the routine would pack that operand at each call; None if it reads
-the operand in place, or if each task packs its own part.
+In: a Tile. Out: a Packing (hloc/kernels/plan.py) if the library kernel would pack that operand at each call; None if it
+reads the operand in place, or if each task packs its own part.
 
     f32[128,1024] by f32[1024,1024]     operand 1, 4 MiB: panels of B
     f32[1,1024] by f32[1024,1024]       None: the operand is read once, at memory speed
@@ -13,9 +13,9 @@ from hloc.analysis.packing import align
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Packing
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FAST_TYPES
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.scratch.convolution import Convolution, arguments
-from hloc.targets.cpu.scratch.convolution_ways import product_of_convolution, way_of
+from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of, product_of_convolution
 from hloc.targets.cpu.scratch.convolutions import moved_filter, panel_floats
 from hloc.targets.cpu.scratch.products import (
     Product,
@@ -34,11 +34,11 @@ PACKS, READS = ("packing", "packs"), ("packing", "reads")      # of a Tile's par
 
 
 def packing_of(tile: Tile, machine: Machine) -> Packing | None:
-    """How a Tile's routine packs an operand before it computes, or None."""
+    """How a Tile's library kernel packs an operand before it computes, or None."""
     found = None
-    if tile.routine == "gemm":
+    if tile.library_kernel == "gemm":
         found = _of_product(product_of(tile), machine)
-    elif tile.routine == "convolution":
+    elif tile.library_kernel == "convolution":
         found = _of_convolution(arguments(dict(tile.parameters), bool(tile.epilogue)), machine)
     if found is None or not found[1]:
         return None
@@ -61,7 +61,7 @@ def _of_product(g: Product, machine: Machine) -> tuple[int, int] | None:
         return None
     columns = 2 * machine.vector_bytes // kind.sum
     panels = -(-g.n // columns) * (1 if g.b[:2] == (0, 0) else g.batches)
-    corrections = blocks.k_blocks * columns * kind.sum if kind.turns else 0
+    corrections = blocks.k_blocks * columns * kind.sum if kind.offsets_a else 0
     return 0 if exchanged else 1, panels * (-(-g.k // kind.group) * columns * kind.unit + corrections)
 
 
@@ -69,12 +69,12 @@ def _of_convolution(c: Convolution, machine: Machine) -> tuple[int, int] | None:
     """runtime/conv.h: w_packed."""
     if c.type not in FAST_TYPES["conv"] or c.batch_groups > 1:
         return None
-    way = way_of(c, machine)
-    if way == "product":
+    algorithm = algorithm_of(c, machine)
+    if algorithm == "product":
         return _of_product(product_of_convolution(c), machine)
-    if way == "winograd":
+    if algorithm == "winograd":
         return 1, 4 * (transformed_filters(c, machine) + moved_filter(c, machine))
-    return (1, 4 * panel_floats(c, way, machine)) if way in ("rows", "pairs") else None
+    return (1, 4 * panel_floats(c, algorithm, machine)) if algorithm in ("rows", "pairs") else None
 
 
 def _with(tile: Tile, fact: tuple[str, str]) -> Tile:

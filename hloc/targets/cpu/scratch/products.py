@@ -1,7 +1,7 @@
 """Scratch memory of matmuls: the choices of runtime/gemm_choice.h and gemm_thin.h, and the memory that they need.
 
-In: a Tile of the routine "gemm", or a Product that another routine computes. Out: a Scratch (room.py). Names are those
-of the C code.
+In: a Tile of the library kernel "gemm", or a Product that another library kernel computes. Out: a Scratch (slots.py).
+Names are those of the C code.
 """
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, SMALLEST_THIN, is_thin
-from hloc.targets.cpu.scratch.room import NOTHING, Scratch, busy
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES, SAME_PRODUCT, SMALLEST_THIN, is_thin
+from hloc.targets.cpu.scratch.slots import NOTHING, Scratch, busy_threads
 from hloc.targets.cpu.tiles.complex_products import PARTS, real_product
 
 THIN_ROWS, THIN_SMALL, THIN_SMALL_NARROW, THIN_SHORT, THIN_PAGES = 4, 1024 << 10, 512 << 10, 32, 512
@@ -38,7 +38,7 @@ class Product(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The macros of gemm_<type>.c: bytes of ELEMENT, UNIT and SUM; GROUP, UNIT_IS_MEMORY, G_TURNS_A and G_CORRECTS,
+    """The macros of gemm_<type>.c: bytes of ELEMENT, UNIT and SUM; GROUP, UNIT_IS_MEMORY, G_OFFSETS_A and G_CORRECTS,
     whether G_AMX_MULTIPLY is defined."""
 
     element: int
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
     sum: int
     group: int = 1
     is_memory: bool = False
-    turns: bool = False
+    offsets_a: bool = False
     amx: bool = False
 
     @property
@@ -78,7 +78,7 @@ def tile_rows(machine: Machine) -> int:
 
 
 def product_of(tile: Tile) -> Product:
-    """The Product of a Tile of the routine "gemm"; parameters as in hloc/kernels/products/dot.py."""
+    """The Product of a Tile of the library kernel "gemm"; parameters as in hloc/kernels/products/dot.py."""
     given = dict(tile.parameters)
     (m, n, k), (outer, inner) = given["sizes"], given["batches"]
     whole = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
@@ -98,8 +98,9 @@ def gemm_scratch(tile: Tile, machine: Machine) -> Scratch:
 
 @lru_cache(maxsize=4096)         # layers of a model have the same products
 def product_scratch(g: Product, machine: Machine, *, thin: bool) -> Scratch:
-    """thin: the program contains the part of the routine for products of few rows. For small products the routine
-    also considers whether threads are awake. That is not known here: the memory is enough for both cases."""
+    """thin: the program contains the part of the library kernel for products of few rows. For small products the
+    library kernel also considers whether threads are awake. That is not known here: the memory is enough for both
+    cases."""
     if g.type in PARTS and min(g.batches, g.m, g.n) > 0:
         return _complex(g, machine, thin=thin)
     if g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
@@ -293,7 +294,7 @@ def reads_in_place(g: Product, kind: Kind, machine: Machine, blocks: Blocks) -> 
     packs = streams and packs_streams(g, kind, machine)
     reads_b = b_readable and not blocks.flat and not packs and (small or skinny or g.batches > 1)
     units = all(n % kind.group == 0 for n in (*g.a[:3], g.k, blocks.k_block))
-    reads_a = kind.is_memory and not kind.turns and g.a[3] == 1 and units and not blocks.flat \
+    reads_a = kind.is_memory and not kind.offsets_a and g.a[3] == 1 and units and not blocks.flat \
         and (small or blocks.n_block <= limits(kind, machine).a_wide) and not (aliased and g.k > 64)
     return reads_a, reads_b
 
@@ -311,7 +312,7 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
         first = b.k_blocks * m_panels * panel * kind.unit
     elif b.share_b and not g.is_packed:
         packed_block = _k_block(g.k, kind, machine)
-        corrections = n_panels * -(-g.k // packed_block) * columns * kind.sum if kind.turns else 0
+        corrections = n_panels * -(-g.k // packed_block) * columns * kind.sum if kind.offsets_a else 0
         first = n_panels * -(-g.k // kind.group) * columns * kind.unit + corrections
     panels = -(-b.m_block // b.rows)
     sums = panels * b.rows * -(-b.n_block // columns) * columns * kind.sum
@@ -325,7 +326,7 @@ def _tiled(g: Product, kind: Kind, machine: Machine, exchanged: bool, least_work
         + _spaced(rows_of(kind, machine) * columns * kind.sum) + _spaced(b.group * columns * kind.sum)
     tasks, per_task = blocks * splits, b.m_block * b.n_block * b.k_part
     grain = 1 if per_task > 1e5 else int(1e5 / per_task) + 1
-    return Scratch.of(first=first, own=own, threads=busy(tasks, grain, machine))
+    return Scratch.of(first=first, own=own, threads=busy_threads(tasks, grain, machine))
 
 
 def _spaced(size: int) -> int:

@@ -1,12 +1,14 @@
-"""The scratch memory of the routines of runtime/, computed before anything is compiled, so that the plan includes it.
+"""The scratch memory of the library kernels of runtime/, computed before anything is compiled, so that the plan
+includes it.
 
 In: a Tile, or a host call that C makes (LAPACK). Out: a Scratch. The plan reserves its bytes in the arena for the
-duration of the step, and the driver passes them to the routine (hloc_give_room in runtime/pool.h). Sizes follow the
-routines line by line. If one is too small, the routine allocates, and hloc_unplanned_bytes counts it: tests check that.
+duration of the step, and the driver passes them to the library kernel (hloc_give_room in runtime/pool.h). Sizes follow
+the library kernels line by line. If one is too small, the library kernel allocates, and hloc_unplanned_bytes counts it:
+tests check that.
 
     scratch_of(tile, machine)                     Scratch(first=1 << 20, second=0, third=0, own=66_048, threads=4)
     scratch_of(tile, machine).bytes               what the plan reserves
-    kept_bytes(program.kernels, machine)          what routines keep between runs: roots of unity
+    kept_bytes(program.kernels, machine)          what library kernels keep between runs: roots of unity
 """
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
-from hloc.targets.cpu.building.routines import FEW_QUERIES
-from hloc.targets.cpu.scratch.room import Scratch, aligned, busy
+from hloc.targets.cpu.building.library_kernels import FEW_QUERIES
+from hloc.targets.cpu.scratch.slots import Scratch, aligned, busy_threads
 
 if TYPE_CHECKING:
     from hloc.targets.cpu.tiles.sorts import Selection
@@ -36,12 +38,12 @@ def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
     if isinstance(step, HostCall):
         from hloc.targets.cpu.execution.lapack import lapack_scratch
         return lapack_scratch(step, machine)
-    return ROUTINES[step.routine](step, machine)
+    return LIBRARY_KERNELS[step.library_kernel](step, machine)
 
 
 def kept_bytes(kernels: Iterable[Kernel | Tile], machine: Machine) -> int:
-    """Bytes that the routines of a program keep until the process ends: the plans of FFTs."""
-    plans = {plan for k in kernels if isinstance(k, Tile) and k.routine == "fft" for plan in _plans(k, machine)}
+    """Bytes that the library kernels of a program keep until the process ends: the plans of FFTs."""
+    plans = {plan for k in kernels if isinstance(k, Tile) and k.library_kernel == "fft" for plan in _plans(k, machine)}
     return sum(plan.bytes for plan in plans if plan.n <= LONGEST_KEPT)
 
 
@@ -88,7 +90,7 @@ def _attention(tile: Tile, machine: Machine) -> Scratch:
         own = FEW_QUERIES * (k_stride + KEY_ROOM) + block * (k_stride + v_stride)
         grain = int(65536 * splits / (columns * (depth + features) * rows)) + 1
         return Scratch.of(first=4 * batches * splits * rows * partial, own=4 * own,
-                          threads=busy(batches * splits, grain, machine))
+                          threads=busy_threads(batches * splits, grain, machine))
     panel = 2 * lanes
     panels = -(-rows // panel)
     at_once = min(MOST_PANELS, panels)
@@ -98,11 +100,11 @@ def _attention(tile: Tile, machine: Machine) -> Scratch:
                       zip(("key", "value"), given["types"][1:], (k_stride, v_stride)))
     from hloc.targets.cpu.tiles.scores import score_of
     score = score_of(tile)
-    turned = KEY_ROOM * panel if score and score.by_columns else 0
-    own = at_once * (depth + features + 3) * panel + KEYS_OF_BLOCK * panel + turned + k_room + v_room
+    transposed = KEY_ROOM * panel if score and score.by_columns else 0
+    own = at_once * (depth + features + 3) * panel + KEYS_OF_BLOCK * panel + transposed + k_room + v_room
     grain = int(4e5 / (at_once * panel * columns * (depth + features))) + 1
     return Scratch.of(own=4 * (own + _aligned16(max(depth, features)) * panel),
-                      threads=busy(batches * -(-panels // at_once), grain, machine))
+                      threads=busy_threads(batches * -(-panels // at_once), grain, machine))
 
 
 def _aligned16(floats: int) -> int:
@@ -207,7 +209,7 @@ def _fft(tile: Tile, machine: Machine) -> Scratch:
 def _lines(length: int, n: int, lines: int, lanes: int, point: int, machine: Machine) -> Scratch:
     """F(run_lines): `lanes` lines at a time, each of `length` points that are transformed as n."""
     spare = n if _is_smooth(n) else 2 * _chirp_length(n)
-    threads = busy(-(-lines // lanes), 8192 // (lanes * (length + 1)) + 1, machine)
+    threads = busy_threads(-(-lines // lanes), 8192 // (lanes * (length + 1)) + 1, machine)
     return Scratch.of(own=(length + 1 + spare) * lanes * point, threads=threads)
 
 
@@ -248,7 +250,7 @@ def _topk(tile: Tile, machine: Machine) -> Scratch:
     if has_topk(tile):
         k, length = max(1, min(given["k"], given["length"])), given["length"]
         return Scratch.of(own=8 * (k + 1) + 4 * _groups(length, k),
-                          threads=busy(given["rows"], 16384 // length + 1, machine))
+                          threads=busy_threads(given["rows"], 16384 // length + 1, machine))
     return _sorted(given["rows"], given["length"], [types[0], types[2]], topk_key_bits(tile), topk_selection(tile),
                    machine)
 
@@ -272,10 +274,10 @@ def _sorted(rows: int, length: int, types: list[str], bits: int, selected: Selec
         candidates, groups = 3 * selected.kept // 2 + 64, max(FEWEST_GROUPS, (4 * selected.kept + 15) // 16 * 16)
         own = aligned(length * word) + aligned(groups * word) + aligned(2 * candidates * size)
         return Scratch.of(own=own + (2 * candidates * keyed if candidates > FEW_SORTED else 0),
-                          threads=busy(rows, 16384 // length + 1, machine))
+                          threads=busy_threads(rows, 16384 // length + 1, machine))
     if goes_by_network(rows, length, bits):
         block, key = length * SORT_LANES, 4 if bits + PLACE_BITS < 32 else 8
-        threads = busy(-(-rows // SORT_LANES), 2048 // block + 1, machine)
+        threads = busy_threads(-(-rows // SORT_LANES), 2048 // block + 1, machine)
         return Scratch.of(own=aligned(block * key) + block * size, threads=threads)
     counts = bits > 0 and length <= FEW_SORTED
 
@@ -283,7 +285,7 @@ def _sorted(rows: int, length: int, types: list[str], bits: int, selected: Selec
         return 2 * n * keyed if bits and not counts and n >= LEAST_RADIX else 0
     if length > SORT_CHUNK and rows < machine.cores:
         return Scratch.of(first=2 * length * size, own=room(SORT_CHUNK), threads=machine.cores)
-    threads = busy(rows, 2048 // length + 1, machine)
+    threads = busy_threads(rows, 2048 // length + 1, machine)
     return Scratch.of(own=aligned(2 * length * size) + room(length), threads=threads)
 
 
@@ -295,7 +297,7 @@ def _struct(fields: Iterable[tuple[int, int]]) -> tuple[int, int]:
     return -(-total // most) * most, most
 
 
-ROUTINES: dict[str, Callable[[Tile, Machine], Scratch]] = {
+LIBRARY_KERNELS: dict[str, Callable[[Tile, Machine], Scratch]] = {
     "gemm": _gemm, "attention": _attention, "convolution": _convolution, "sort": _sort, "topk": _topk, "fft": _fft,
     "cholesky": _cholesky, "triangular-solve": _triangular_solve,
 }

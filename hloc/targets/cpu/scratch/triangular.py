@@ -1,13 +1,14 @@
 """Scratch memory of Cholesky factorizations and triangular solves, as runtime/triangular_rows.h takes it.
 
-In: a Tile of the routine "cholesky" or "triangular-solve". Out: a Scratch (room.py). Names are those of the C code.
+In: a Tile of the library kernel "cholesky" or "triangular-solve". Out: a Scratch (slots.py). Names are those of the C
+code.
 """
 from __future__ import annotations
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.scratch.room import Scratch, busy
+from hloc.targets.cpu.scratch.slots import Scratch, busy_threads
 
 PIECE, MANY, LARGE, FEW = 65536, 8, 256, 2
 
@@ -20,7 +21,7 @@ def cholesky_scratch(tile: Tile, machine: Machine) -> Scratch:
     if stride * size % 1024 == 0:
         stride += width
     grain = batch if batch < MANY and n > LARGE else 1 + PIECE // n ** 3
-    return Scratch.of(own=_up(n, rows) * stride * size, threads=busy(batch, grain, machine))
+    return Scratch.of(own=_up(n, rows) * stride * size, threads=busy_threads(batch, grain, machine))
 
 
 def triangular_solve_scratch(tile: Tile, machine: Machine) -> Scratch:
@@ -31,9 +32,9 @@ def triangular_solve_scratch(tile: Tile, machine: Machine) -> Scratch:
     packed = _up(rows * rows * groups * (groups + 1) // 2 + groups * rows, width)
     strip = groups * rows * width
     if batch >= MANY or m <= width:
-        threads = busy(batch, 1 + PIECE // (n * n * m), machine)
+        threads = busy_threads(batch, 1 + PIECE // (n * n * m), machine)
         return Scratch.of(own=(n if m <= FEW else packed + strip) * size, threads=threads)
-    threads = busy(-(-m // width), 1 + PIECE // (n * n * width), machine)
+    threads = busy_threads(-(-m // width), 1 + PIECE // (n * n * width), machine)
     return Scratch.of(first=packed * size, own=strip * size, threads=threads)
 
 

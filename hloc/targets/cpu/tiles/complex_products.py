@@ -53,9 +53,9 @@ def real_product(m: int, n: int, k: int, a: Strides, b: Strides, batches: int = 
     copied = (batches if other.outer or other.inner else 1) * other.count * k
     outer, inner, size = 2 * kept.outer, 2 * kept.inner, 2 * other.count
     if kept.depth == 1:
-        turned = other.depth == 1 and other.free != 1
+        transposed = other.depth == 1 and other.free != 1
         return RealProduct((kept.count, size, 2 * k), (outer, inner, 2 * kept.free, 1),
-                           (0, 0, 1, 2 * k) if turned else (0, 0, size, 1), room + 2 * copied, keeps_b)
+                           (0, 0, 1, 2 * k) if transposed else (0, 0, size, 1), room + 2 * copied, keeps_b)
     copies = other.free != 1 or other.count == 1
     return RealProduct((size, 2 * kept.count, k), (0, 0, k, 1) if copies else (0, 0, 1, 2 * other.depth),
                        (outer, inner, 2 * kept.depth, 1), room + copied * copies, True)

@@ -104,7 +104,7 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
 def _extents(tile: Tile) -> dict[str, int]:
     """The numbers of values of batch, row and column; parameters as in the files of hloc/kernels/products."""
     given = dict(tile.parameters)
-    if tile.routine == "gemm":
+    if tile.library_kernel == "gemm":
         m, n, _ = given["sizes"]
         return {"batch": prod(given["batches"]), "row": m, "column": n}
     places = prod(given["size"])

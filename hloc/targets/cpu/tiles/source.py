@@ -1,8 +1,8 @@
-"""Tiles on the CPU: a Tile of the plan -> C that calls a hand-written routine of runtime/.
+"""Tiles on the CPU: a Tile of the plan -> C that calls a hand-written library kernel of runtime/.
 
 In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of
-`void name(void *const *buffers)`. A routine is compiled once per machine (routines.py). Generated here are its
-arguments, and the epilogue or comparator that it calls back.
+`void name(void *const *buffers)`. A library kernel is compiled once per machine (library_kernels.py). Generated here
+are its arguments, and the epilogue or comparator that it calls back.
 
     gemm of f32 with a bias  ->  epilogue_1f2e(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
 """
@@ -14,9 +14,9 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
-from hloc.targets.cpu.building.routines import FAST_TYPES, SAME_PRODUCT, attention_kind
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES, SAME_PRODUCT, attention_kind
 from hloc.targets.cpu.scratch.convolution import arguments
-from hloc.targets.cpu.scratch.convolution_ways import way_of
+from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk
@@ -161,7 +161,7 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
                       y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
     entry = type if type == total else f"{type}_{total}"
     if type in FAST_TYPES["conv"]:
-        entry = f"{way_of(arguments(given, bool(epilogue)), machine)}_{type}"
+        entry = f"{algorithm_of(arguments(given, bool(epilogue)), machine)}_{type}"
         epilogue = _with_packing(tile, fields, "w", "y", epilogue)
     return text + _function(tile, name, _call("conv", f"conv_{entry}", _fields(**fields), epilogue))
 
@@ -172,16 +172,16 @@ TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
 }
 
 def tile_function(tile: Tile, name: str, machine: Machine) -> str:
-    """The C text of one tile without its epilogue. Raises UnsupportedError for a routine without a template."""
-    template = TEMPLATES.get(tile.routine)
+    """The C text of one tile without its epilogue. Raises UnsupportedError for a library kernel without a template."""
+    template = TEMPLATES.get(tile.library_kernel)
     if template is None:
-        raise UnsupportedError(f"library kernel '{tile.routine}' on target cpu")
+        raise UnsupportedError(f"library kernel '{tile.library_kernel}' on target cpu")
     return template(tile, name, machine)
 
 
 def callback_of(tile: Tile) -> Epilogue | None:
-    """The C function that a tile's routine calls back, written once for all tiles that share it."""
-    if tile.routine == "attention":
+    """The C function that a tile's library kernel calls back, written once for all tiles that share it."""
+    if tile.library_kernel == "attention":
         score = score_of(tile)
         return score.function if score else None
     return epilogue_of(tile)

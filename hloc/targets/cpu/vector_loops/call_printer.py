@@ -1,4 +1,4 @@
-"""Prints loops as calls of library routines: conversions of contiguous f16 (half_conversion.py), transposing copies
+"""Prints loops as calls of library functions: conversions of contiguous f16 (half_conversion.py), transposing copies
 (transpose_calls.py), moves of small pixels (pixel_calls.py), and functions of rows (function_calls.py).
 
 In: a kernel's statements. Out: C text; `headers`: the includes that the calls need.
@@ -9,19 +9,19 @@ import re
 from itertools import count
 
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
-from hloc.targets.cpu.program.stops import Stop
+from hloc.targets.cpu.program.interrupt_checks import InterruptCheck
 from hloc.targets.cpu.vector_loops.function_calls import function_call
-from hloc.targets.cpu.vector_loops.half_conversion import ROUNDING, ROUTINES, SINGLE, row_call
-from hloc.targets.cpu.vector_loops.pixel_calls import ROUTINES as PIXELS
+from hloc.targets.cpu.vector_loops.half_conversion import FUNCTIONS, ROUNDING, SINGLE, row_call
+from hloc.targets.cpu.vector_loops.pixel_calls import FUNCTIONS as PIXELS
 from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
-from hloc.targets.cpu.vector_loops.streaming_store_calls import ROUTINE as SPREADING
-from hloc.targets.cpu.vector_loops.streaming_store_calls import spread_call
-from hloc.targets.cpu.vector_loops.transpose_calls import ROUTINE as TURNING
-from hloc.targets.cpu.vector_loops.transpose_calls import turn_calls
+from hloc.targets.cpu.vector_loops.streaming_store_calls import FUNCTION as STREAMING
+from hloc.targets.cpu.vector_loops.streaming_store_calls import streaming_store_call
+from hloc.targets.cpu.vector_loops.transpose_calls import FUNCTION as TRANSPOSING
+from hloc.targets.cpu.vector_loops.transpose_calls import transpose_calls
 from hloc.targets.printer import C, StatementPrinter
 
-HEADERS = {"half_rows.h": re.compile(rf"\b({'|'.join((*ROUTINES.values(), ROUNDING, *SINGLE))})\("),
-           "turn.h": re.compile(rf"\b{TURNING}\d+\("), "spread.h": re.compile(rf"\b{SPREADING}\("),
+HEADERS = {"half_rows.h": re.compile(rf"\b({'|'.join((*FUNCTIONS.values(), ROUNDING, *SINGLE))})\("),
+           "transpose.h": re.compile(rf"\b{TRANSPOSING}\d+\("), "stream_rows.h": re.compile(rf"\b{STREAMING}\("),
            "pixels.h": re.compile(rf"\b({'|'.join(PIXELS)})\(")}
 
 
@@ -34,8 +34,8 @@ class RowPrinter(StatementPrinter):
         self.numbers = count()
 
     def loop(self, s: For, indent: int) -> None:
-        call = row_call(s) or function_call(s) or spread_call(s, self.far)
-        calls = turn_calls(s) if call is None else [call]
+        call = row_call(s) or function_call(s) or streaming_store_call(s, self.far)
+        calls = transpose_calls(s) if call is None else [call]
         for line in calls:
             self.line(indent, line)
         if not calls:
@@ -55,10 +55,10 @@ class RowPrinter(StatementPrinter):
         left = Apply("subtract", (total, moved), INDEX)
         return For(rest.name, left, SERIAL, (Let(s.name, Apply("add", (moved, rest), INDEX)), *s.body))
 
-    def stop(self, s: Stop, indent: int) -> None:
+    def stop(self, s: InterruptCheck, indent: int) -> None:
         self.line(indent, "if (HLOC_STOPS()) return;")
 
-    WRITERS = {**StatementPrinter.WRITERS, For: loop, Stop: stop}
+    WRITERS = {**StatementPrinter.WRITERS, For: loop, InterruptCheck: stop}
 
 
 def headers(text: str) -> list[str]:

@@ -396,7 +396,7 @@ def _at(s: Stmt, arrays: frozenset[str], counter: Var, place: Var) -> Stmt:
 
 # -- loops that only convert -------------------------------------------------------------------------------------------
 
-ROUTINES = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
+FUNCTIONS = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
 ROUNDING = "hloc_round_row_f16"
 SINGLE = ("hloc_widen_f16", "hloc_narrow_f32")
 
@@ -406,15 +406,15 @@ def row_call(loop: For) -> str | None:
     store = loop.body[0] if loop.kind == VECTOR and len(loop.body) == 1 else None
     if not isinstance(store, Store) or not isinstance(store.value, Apply) or store.value.op != "convert":
         return None
-    load, routine = store.value.arguments[0], None
+    load, library_kernel = store.value.arguments[0], None
     if is_rounding(store.value):
-        load, routine = load.arguments[0], ROUNDING
-    routine = routine or ROUTINES.get((load.type, store.value.type))
-    if routine is None or not isinstance(load, Load):
+        load, library_kernel = load.arguments[0], ROUNDING
+    library_kernel = library_kernel or FUNCTIONS.get((load.type, store.value.type))
+    if library_kernel is None or not isinstance(load, Load):
         return None
     along = Along(loop)
     if not along.step(load.position) == along.step(store.position) == 1:
         return None
     source, target = (pointer(x.buffer, affine(along.start(x.position), {})) for x in (load, store))
     count = loop.extent if isinstance(loop.extent, int) else expression(loop.extent)
-    return f"{routine}({source}, {target}, {count});"
+    return f"{library_kernel}({source}, {target}, {count});"

@@ -24,7 +24,7 @@ from hloc.kernels.walks import with_parts
 from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.vector_loops.copies import place, pointer
 
-ROUTINES = ("hloc_move_pixels", "hloc_join_pixels")
+FUNCTIONS = ("hloc_move_pixels", "hloc_join_pixels")
 REGISTER = 16                   # bytes
 SIZES = (1, 2, 4)               # bytes of an element
 ROUNDED = ("bf16", "f16")       # constants of these types are converted as NumPy converts them
@@ -208,7 +208,7 @@ def _call(loop: For, pixels: Pixels, sources: list[Source], per: int) -> str:
     other = arrays[1] if len(arrays) == 2 else _vector(constants)
     count = str(loop.extent) if isinstance(loop.extent, int) else expression(loop.extent)
     count = "end - begin" if loop.kind == PARALLEL else count
-    return (f"{ROUTINES[len(arrays) - 1]}({arrays[0]}, {other}, {_pointer(pixels.buffer, pixels.place, loop)}, "
+    return (f"{FUNCTIONS[len(arrays) - 1]}({arrays[0]}, {other}, {_pointer(pixels.buffer, pixels.place, loop)}, "
             f"{step * size}, {count}, {per}, {_vector(mix)})")
 
 

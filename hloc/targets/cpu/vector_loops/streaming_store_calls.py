@@ -1,9 +1,10 @@
-"""Tiles that are copied to an array larger than the caches: calls of runtime/spread.h, which uses streaming stores.
+"""Tiles that are copied to an array larger than the caches: calls of runtime/stream_rows.h, which uses streaming
+stores.
 
 In: a For before printing, and the names of such arrays. Out: the call that replaces it, or none.
 
     for r < 32: for i < 32 (VECTOR): out[p + 1536 r + i] = tile[32 r + i]
-    ->  hloc_spread_rows(tile, 32 * 4, out + p, 1536 * 4, 32, 32 * 4);
+    ->  hloc_stream_rows(tile, 32 * 4, out + p, 1536 * 4, 32, 32 * 4);
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from hloc.kernels.ir import SERIAL, VECTOR, Buffer, Expr, For, Store
 from hloc.targets.c_expressions import expression
 from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
 
-ROUTINE = "hloc_spread_rows"
+FUNCTION = "hloc_stream_rows"
 
 
 def far_arrays(buffers: Collection[Buffer], least: int) -> frozenset[str]:
@@ -23,7 +24,7 @@ def far_arrays(buffers: Collection[Buffer], least: int) -> frozenset[str]:
     return frozenset(b.name for b in buffers if b.access == "write" and b.size * ELEMENT_TYPES[b.type].bytes >= least)
 
 
-def spread_call(loop: For, far: Collection[str]) -> str | None:
+def streaming_store_call(loop: For, far: Collection[str]) -> str | None:
     """The call for a loop over rows of a tile, each of which is copied to its position in an array of `far`."""
     inner = loop.body[-1] if loop.body else None
     if not far or loop.kind != SERIAL or not isinstance(inner, For) or inner.kind != VECTOR or not inner.body:
@@ -45,4 +46,4 @@ def _call(store: Store, target: Affine, source: Affine, loop: For, inner: str, c
     to_pitch, from_pitch = (form.factor(loop.name) * size for form in (target, source))
     rows = str(loop.extent) if isinstance(loop.extent, int) else expression(loop.extent)
     length = str(count * size) if isinstance(count, int) else f"({expression(count)}) * {size}"
-    return f"{ROUTINE}({start}, {from_pitch}, {to}, {to_pitch}, {rows}, {length});"
+    return f"{FUNCTION}({start}, {from_pitch}, {to}, {to_pitch}, {rows}, {length});"

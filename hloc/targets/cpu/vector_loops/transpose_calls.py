@@ -1,9 +1,9 @@
-"""Loops that transpose element by element: calls of runtime/turn.h, which shuffles registers.
+"""Loops that transpose element by element: calls of runtime/transpose.h, which shuffles registers.
 
 In: a For before printing. Out: the calls that replace it, or none if it does anything else.
 
-    for i < 128: t[i] = x[10 i]; t[i + 128] = x[10 i + 1] ...     ->    hloc_turn_32(x, 10, t, 128, 128, 10);
-    for j < 64: for i < 32 (VECTOR): t[64 i + j] = x[500 j + i]   ->    hloc_turn_32(x, 500, t, 64, 64, 32);
+    for i < 128: t[i] = x[10 i]; t[i + 128] = x[10 i + 1] ...     ->    hloc_transpose_32(x, 10, t, 128, 128, 10);
+    for j < 64: for i < 32 (VECTOR): t[64 i + j] = x[500 j + i]   ->    hloc_transpose_32(x, 500, t, 64, 64, 32);
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_posit
 SIZES = (1, 2, 4, 8)            # bytes of an element
 FEWEST = 4                      # rows, and columns: fewer fill too little of a register
 COLUMN = "<column>"             # the counter of unrolled copies: not a name of C
-ROUTINE = "hloc_turn_"
+FUNCTION = "hloc_transpose_"
 
 
 class _Loop(NamedTuple):
@@ -27,7 +27,7 @@ class _Loop(NamedTuple):
     extent: int | Expr
 
 
-def turn_calls(loop: For) -> list[str]:
+def transpose_calls(loop: For) -> list[str]:
     """The calls, one for each pair of arrays; none if the loop stays."""
     inner = loop.body[-1] if loop.body else None
     calls = [_of_nest(loop, inner)] if isinstance(inner, For) else _of_columns(loop)
@@ -93,4 +93,4 @@ def _call(store: Store, target: Affine, source: Affine, outer: _Loop, inner: _Lo
     start, to = (pointer(name, form.without(outer.counter, inner.counter))
                  for name, form in ((store.value.buffer, source), (store.buffer, target)))
     rows, columns = (str(n.extent) if isinstance(n.extent, int) else expression(n.extent) for n in (row, column))
-    return f"{ROUTINE}{8 * size}({start}, {pitches[0]}, {to}, {pitches[1]}, {rows}, {columns});"
+    return f"{FUNCTION}{8 * size}({start}, {pitches[0]}, {to}, {pitches[1]}, {rows}, {columns});"

@@ -27,11 +27,11 @@ DEEP_LOADS = 4                      # loads in flight per thread of the direct a
 
 def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str = "") -> list[Work]:
     """The Work of each launch. way: "" for the cost model's choice."""
-    if tile.routine == "gemm":
+    if tile.library_kernel == "gemm":
         return _gemm(tile, launches, gpu, way)
-    if tile.routine == "convolution":
+    if tile.library_kernel == "convolution":
         return _convolution(tile, launches, gpu, way)
-    if tile.routine in ("sort", "topk"):
+    if tile.library_kernel in ("sort", "topk"):
         return [_sort(tile, g) for g in launches]
     return [_roughly(tile, g, gpu) for g in launches]
 
@@ -113,7 +113,7 @@ def _roughly(tile: Tile, start: Geometry, gpu: Machine) -> Work:
     memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
     flops, cores = float(tile.cost.flops), False
     types = facts.get("types", ("f32",))
-    if tile.routine.startswith("attention") and types[0] in ("bf16", "f16"):
+    if tile.library_kernel.startswith("attention") and types[0] in ("bf16", "f16"):
         cores = True
     warps = start.grid[0] * start.block[0] / WARP
     counts = {"alu": flops / WARP / 16} if cores else {"fma": flops / 2 / WARP, "shared": flops / 2 / WARP / 4}

@@ -22,4 +22,5 @@ def describe(tile: Tile) -> str:
     sizes = facts.get("sizes") or (facts.get("batch"), *facts.get("size", ()), facts.get("lhs_features"),
                                    facts.get("features"))
     batches = math.prod(facts.get("batches", ()))
-    return f"{tile.routine} {facts['types'][0]} {f'{batches} of ' if batches > 1 else ''}{'x'.join(map(str, sizes))}"
+    count = f"{batches} of " if batches > 1 else ""
+    return f"{tile.library_kernel} {facts['types'][0]} {count}{'x'.join(map(str, sizes))}"

@@ -398,15 +398,15 @@ class CudaBackend:
 
     def _while(self, step: WhileLoop) -> None:
         """Runs a loop. A known trip count needs no flag; else the host reads one byte per iteration."""
-        with self.clock.loop(step) if self.clock else nullcontext(lambda: None) as turn:
+        with self.clock.loop(step) if self.clock else nullcontext(lambda: None) as iteration:
             if step.trip_count is not None:
                 for _ in range(step.trip_count):
-                    turn()
+                    iteration()
                     self._steps(step.body)
                 return
             self._steps(step.condition)
             while self._read(step.flag, np.uint8):
-                turn()
+                iteration()
                 self._steps(step.body)
                 self._steps(step.condition)
 

@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An event of a loop before the span of this number: "begin", "turn" (of an iteration) or "end"."""
+    """An event of a loop before the span of this number: "begin", "iteration" (of an iteration) or "end"."""
 
     what: str
     loop: int
@@ -74,7 +74,7 @@ class StepClock:
         """Records a loop; gives a function that is to be called at the begin of each iteration."""
         number = self.loop_numbers[id(step)]
         self._mark("begin", number)
-        yield lambda: self._mark("turn", number)
+        yield lambda: self._mark("iteration", number)
         self._mark("end", number)
 
     def _mark(self, what: str, loop: int) -> None:

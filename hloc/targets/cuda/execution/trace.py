@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.ir import Instruction
-from hloc.run_trace import CALL, FOLDED, LOOP, STEP, TURN, RunTrace, Slice, Sum, in_order
+from hloc.run_trace import CALL, FOLDED, ITERATION, LOOP, STEP, RunTrace, Slice, Sum, in_order
 from hloc.targets.cuda.execution.step_clock import Mark, StepClock
 
 HOST, STREAM = 0, 1
@@ -28,10 +28,10 @@ class Stretch(NamedTuple):
     count: int
 
 
-def trace_of(clock: StepClock, turns: int, live: Mapping[Instruction, int]) -> RunTrace:
-    """The last run. turns: iterations of each loop that are separate slices; live: see RunTrace."""
+def trace_of(clock: StepClock, iterations: int, live: Mapping[Instruction, int]) -> RunTrace:
+    """The last run. iterations: iterations of each loop that are separate slices; live: see RunTrace."""
     times = _times(clock)
-    stretches = _stretches(clock.marks, len(times), turns)
+    stretches = _stretches(clock.marks, len(times), iterations)
     folded = sorted((s.first, s.last) for s in stretches if s.kind == FOLDED)
     slices, place = [], 0
     for number, (begin, end) in enumerate(times):
@@ -61,8 +61,9 @@ def _times(clock: StepClock) -> list[tuple[int, int]]:
     return found
 
 
-def _stretches(marks: Sequence[Mark], count: int, turns: int) -> list[Stretch]:
-    """Loops and their iterations; those after the first `turns` are one stretch, which contains no other stretches."""
+def _stretches(marks: Sequence[Mark], count: int, iterations: int) -> list[Stretch]:
+    """Loops and their iterations; those after the first `iterations` are one stretch, which contains no other
+    stretches."""
     found: list[Stretch] = []
     loops: list[list[int]] = []                          # first span, begin of the iteration, iterations
     folds = 0                                            # open loops with folded iterations
@@ -72,16 +73,16 @@ def _stretches(marks: Sequence[Mark], count: int, turns: int) -> list[Stretch]:
             loops.append([place, place, 0])
             continue
         first, begun, done = loops[-1]
-        if 0 < done <= turns and not folds:
-            found.append(Stretch(TURN, loop, begun, place, done - 1))
-        if what == "turn":
-            folds += done == turns
-            loops[-1] = [first, place if done <= turns else begun, done + 1]
+        if 0 < done <= iterations and not folds:
+            found.append(Stretch(ITERATION, loop, begun, place, done - 1))
+        if what == "iteration":
+            folds += done == iterations
+            loops[-1] = [first, place if done <= iterations else begun, done + 1]
             continue
         loops.pop()
-        folds -= done > turns
+        folds -= done > iterations
         if not folds:
-            found += [Stretch(FOLDED, loop, begun, place, done - turns)] if done > turns else []
+            found += [Stretch(FOLDED, loop, begun, place, done - iterations)] if done > iterations else []
             found.append(Stretch(LOOP, loop, first, place, done))
     return found
 

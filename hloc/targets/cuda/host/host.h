@@ -77,7 +77,7 @@ static struct {
   hloc_address memory;
   const hloc_kernel *at; /* that is starting */
 } hloc_gpu;
-static pthread_mutex_t hloc_turn = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t hloc_run_lock = PTHREAD_MUTEX_INITIALIZER;
 static char hloc_words[400] = "no error";
 
 /* Remember what is wrong; the code is handed on. */
@@ -251,14 +251,14 @@ static int hloc_go(const void *const *inputs, void *const *results) {
 /* -- what others call -- */
 
 int hloc_start(const char *path) {
-  pthread_mutex_lock(&hloc_turn);
+  pthread_mutex_lock(&hloc_run_lock);
   const int code = hloc_gpu.context ? 0 : hloc_begin(path);
-  pthread_mutex_unlock(&hloc_turn);
+  pthread_mutex_unlock(&hloc_run_lock);
   return code;
 }
 
 int hloc_run(const void *const *inputs, void *const *results) {
-  pthread_mutex_lock(&hloc_turn);
+  pthread_mutex_lock(&hloc_run_lock);
   int code = hloc_gpu.context ? 0 : hloc_say(HLOC_NO_FILE, HLOC_NAME "_start has not loaded the program");
   if (!code) {
     hloc_driver.cuCtxPushCurrent_v2(hloc_gpu.context);
@@ -266,15 +266,15 @@ int hloc_run(const void *const *inputs, void *const *results) {
     hloc_gpu.at = NULL;
     hloc_driver.cuCtxPopCurrent_v2(&hloc_gpu.context);
   }
-  pthread_mutex_unlock(&hloc_turn);
+  pthread_mutex_unlock(&hloc_run_lock);
   return code;
 }
 
 void hloc_stop(void) {
-  pthread_mutex_lock(&hloc_turn);
+  pthread_mutex_lock(&hloc_run_lock);
   if (hloc_gpu.context) hloc_driver.cuCtxPushCurrent_v2(hloc_gpu.context);
   hloc_unload();
-  pthread_mutex_unlock(&hloc_turn);
+  pthread_mutex_unlock(&hloc_run_lock);
 }
 
 const char *hloc_error(int code) { return code ? hloc_words : "no error"; }

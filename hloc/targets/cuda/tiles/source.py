@@ -47,23 +47,24 @@ WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {
 
 def ways(tile: Tile, gpu: Machine) -> list[str]:
     """The names of the ways to compute a tile, the cost model's choice first."""
-    found = WAYS[tile.routine](tile, gpu) if tile.routine in WAYS else [""]
-    if tile.routine == "gemm" and library_product(tile):
+    found = WAYS[tile.library_kernel](tile, gpu) if tile.library_kernel in WAYS else [""]
+    if tile.library_kernel == "gemm" and library_product(tile):
         return [*found, LIBRARY]
-    return [*found, CUDNN] if tile.routine == "convolution" and library_convolution(tile) else found
+    return [*found, CUDNN] if tile.library_kernel == "convolution" and library_convolution(tile) else found
 
 
 def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
     """The CUDA C of a tile. way: one of `ways`, or "" for the cost model's choice. Raises UnsupportedError for a
-    routine without a template."""
+    library kernel without a template."""
     if way == LIBRARY:
         return library_call(tile, name)
     if way == CUDNN:
         return cudnn_call(tile, name, gpu)
-    template = TEMPLATES.get(tile.routine)
+    template = TEMPLATES.get(tile.library_kernel)
     if template is None:
-        raise UnsupportedError(f"library kernel '{tile.routine}' on target cuda")
-    text, launches, *scratch = template(tile, name, gpu, way) if tile.routine in WAYS else template(tile, name, gpu)
+        raise UnsupportedError(f"library kernel '{tile.library_kernel}' on target cuda")
+    chosen = (way,) if tile.library_kernel in WAYS else ()
+    text, launches, *scratch = template(tile, name, gpu, *chosen)
     return TileCode(text, (launches,) if isinstance(launches, Geometry) else tuple(launches), *scratch)
 
 

@@ -1,15 +1,15 @@
-"""The algorithm of runtime/conv.h for a convolution: the choice of runtime/conv_ways.c, computed at compile time from
-the parameters of its Tile, so that a program contains only that algorithm.
+"""The algorithm of runtime/conv.h for a convolution: the choice of runtime/conv_algorithms.c, computed at compile time
+from the parameters of its Tile, so that a program contains only that algorithm.
 
-In: a Convolution. Out: its algorithm, called a way:
+In: a Convolution. Out: its algorithm:
 
     product     conv_product.c: a matmul                  outer     conv_outer.c: windows as large as images
     depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: filter gradients of depthwise
     spread      conv_transposed.c: base dilation          rows      conv.c: all others
     pairs       conv_pairs.c: bf16 in pairs, instead of rows, on CPUs that multiply pairs faster than f32. CPUs with
-                AMX do not. conv_ways.c does not choose it.
+                AMX do not. conv_algorithms.c does not choose it.
     winograd    conv_winograd.c: windows of 3x3, instead of rows, if blocks need fewer multiplications (winograd.py).
-                conv_ways.c does not choose it.
+                conv_algorithms.c does not choose it.
 
 Names are those of the C code.
 """
@@ -25,7 +25,7 @@ from hloc.targets.cpu.scratch.winograd import goes_by_blocks
 SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
 
 
-def way_of(c: Convolution, machine: Machine) -> str:
+def algorithm_of(c: Convolution, machine: Machine) -> str:
     """choose, for the first of several batch groups, even if that group alone would be a product."""
     if c.batch_groups > 1 and c.batch == c.y_features == c.groups == 1 and c.base_dilation == ONES:
         return "channels"

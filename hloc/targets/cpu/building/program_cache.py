@@ -33,7 +33,7 @@ from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.execution.executable import CpuBackend, backend_of, manifest
 
 
-def recalled(machine: Machine, module: Module, passes: dict, compile_text: Callable[[str], Executable],
+def from_cache(machine: Machine, module: Module, passes: dict, compile_text: Callable[[str], Executable],
              compile_now: Callable[[], Executable]) -> Executable:
     """The executable of `module`: from the cache, else by compile_now. compile_text compiles HLO text, for the source.
 

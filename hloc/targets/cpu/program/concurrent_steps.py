@@ -15,22 +15,22 @@ from hloc.kernels.plan import Launch, Program, Ref, Step
 from hloc.machine import Machine
 from hloc.targets.cpu.program.grain import extent_of, grain_of, pieces_of
 
-MOST_TOGETHER = 64              # launches of one group: each is compared with all others
+MOST_CONCURRENT = 64              # launches of one group: each is compared with all others
 
 
-class Together(NamedTuple):
+class ConcurrentLaunches(NamedTuple):
     """Launches that may run at the same time; `grain` of them are one piece of work."""
 
     launches: tuple[Launch, ...]
     grain: int
 
 
-def grouped(steps: Iterable[Step], program: Program, machine: Machine) -> Iterator[Step | Together]:
+def grouped(steps: Iterable[Step], program: Program, machine: Machine) -> Iterator[Step | ConcurrentLaunches]:
     """The steps with independent small launches together."""
     group: list[Launch] = []
     for step in steps:
         joins = isinstance(step, Launch) and _is_small(program.kernels[step.kernel], machine)
-        if group and not (joins and len(group) < MOST_TOGETHER and _is_independent(step, group, program)):
+        if group and not (joins and len(group) < MOST_CONCURRENT and _is_independent(step, group, program)):
             yield from _finished(group, program, machine)
             group = []
         if joins:
@@ -45,14 +45,14 @@ def _is_small(kernel: object, machine: Machine) -> bool:
     return isinstance(kernel, Kernel) and grain_of(kernel, machine) >= extent_of(kernel)
 
 
-def _finished(group: list[Launch], program: Program, machine: Machine) -> Iterator[Launch | Together]:
+def _finished(group: list[Launch], program: Program, machine: Machine) -> Iterator[Launch | ConcurrentLaunches]:
     costs = [program.kernels[launch.kernel].cost for launch in group]
     total = Cost(sum(c.bytes for c in costs), sum(c.flops for c in costs))
     pieces = min(pieces_of(total, machine), len(group))
     if pieces < 2:
         yield from group
     else:
-        yield Together(tuple(group), -(-len(group) // pieces))
+        yield ConcurrentLaunches(tuple(group), -(-len(group) // pieces))
 
 
 def _is_independent(launch: Launch, others: list[Launch], program: Program) -> bool:

@@ -14,7 +14,7 @@ def aligned(size: int) -> int:
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def busy(pieces: int, grain: int, machine: Machine) -> int:
+def busy_threads(pieces: int, grain: int, machine: Machine) -> int:
     """Threads that may have a task of hloc_parallel(..., pieces, grain): one if all pieces are one range."""
     return machine.cores if pieces > grain else 1
 

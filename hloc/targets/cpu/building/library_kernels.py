@@ -25,15 +25,15 @@ PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8":
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",),
                    "pairs": ("attention_pairs.c", "attention_pairs_kernels.c")}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
-# What a convolution by each way (scratch/convolution_ways.py) takes beside the product of its type.
-WAY_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
+# What a convolution by each algorithm (scratch/convolution_algorithms.py) takes beside the product of its type.
+ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
              "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"), "product": ("conv_product.c",),
              "depthwise": ("conv_depthwise.c", "conv_memory.c"), "channels": ("conv_gradient.c", "conv_memory.c"),
              "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
-ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve|turn)(?:_(\w+))?\(")
+ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve|transpose)(?:_(\w+))?\(")
 
 
 def runtime_units(text: str) -> list[str]:
@@ -55,10 +55,10 @@ def units_of(kind: str, type: str) -> list[str]:
     if kind == "gemm" and type in PARTS:
         return [f"complex_{type}.c", f"gemm_{PARTS[type]}.c"]
     if kind not in FAST_TYPES:
-        return [f"{kind}_{type}.c" if kind in ("fft", "turn") else f"{kind}.c"]
-    way, _, operand = type.partition("_")
-    if kind == "conv" and way in WAY_UNITS:
-        return [*(units_of("gemm", operand) if way == "product" else ()), *WAY_UNITS[way]]
+        return [f"{kind}_{type}.c" if kind in ("fft", "transpose") else f"{kind}.c"]
+    algorithm, _, operand = type.partition("_")
+    if kind == "conv" and algorithm in ALGORITHM_UNITS:
+        return [*(units_of("gemm", operand) if algorithm == "product" else ()), *ALGORITHM_UNITS[algorithm]]
     if kind == "conv" or type not in FAST_TYPES[kind]:
         products = units_of("gemm", PRODUCT_OF.get(type, type)) if kind == "conv" else []
         return [f"generic.c:{kind}_{type}", *products]

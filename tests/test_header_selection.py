@@ -1,4 +1,4 @@
-"""Units read those chapters of scalar.h that hold the functions which they call (hloc/targets/cpu/building/chapters.py)."""
+"""Units read those sections of scalar.h that hold the functions which they call (hloc/targets/cpu/building/header_selection.py)."""
 from __future__ import annotations
 
 import re
@@ -9,7 +9,7 @@ from itertools import filterfalse
 import pytest
 
 from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.chapters import chapters, reading_less
+from hloc.targets.cpu.building.header_selection import needed_sections, with_needed_sections
 from hloc.targets.inlining import HEADERS
 
 # Parts of others, which no unit calls itself.
@@ -26,22 +26,22 @@ def _preprocessed(text: str) -> str:
 
 
 @pytest.mark.skipif(not toolchain.candidates(), reason="no C compiler")
-def test_every_function_of_scalar_h_is_in_the_chapters_that_its_name_asks_for():
+def test_every_function_of_scalar_h_is_in_the_sections_that_its_name_asks_for():
     whole = set(_FUNCTION.findall(_preprocessed('#include "scalar.h"')))
     assert len(whole) > 700
     alike = defaultdict(set)
     for name in filterfalse(HELPER.fullmatch, whole - PARTS):
-        alike[tuple(chapters(name))].add(name)
+        alike[tuple(needed_sections(name))].add(name)
     for names in alike.values():
         source = '#include "scalar.h"\n'
-        read = _preprocessed(reading_less(f"/* {min(names)} */\n{source}"))
+        read = _preprocessed(with_needed_sections(f"/* {min(names)} */\n{source}"))
         assert names <= set(_FUNCTION.findall(read))
         called = set(re.findall(r"\b(hloc_\w+)\(", read)) & whole
         assert called <= set(_FUNCTION.findall(read))
 
 
-def test_chapters_are_few():
-    assert chapters("hloc_tanh_f32(x)") == ["f32", "floats"]
-    assert chapters("float t = a + b;") == []
-    assert chapters("hloc_f8e4m3_to_f32(x)") == ["f32", "floats", "narrow"]
-    assert chapters("hloc_convert_s32_f64(x)") == ["convert", "f64", "floats", "integers", "s32"]
+def test_sections_are_few():
+    assert needed_sections("hloc_tanh_f32(x)") == ["f32", "floats"]
+    assert needed_sections("float t = a + b;") == []
+    assert needed_sections("hloc_f8e4m3_to_f32(x)") == ["f32", "floats", "narrow"]
+    assert needed_sections("hloc_convert_s32_f64(x)") == ["convert", "f64", "floats", "integers", "s32"]

@@ -20,32 +20,32 @@ OFTEN = 1_000                   # what makes it worth looking each time: to look
 UNKNOWN_TRIPS = 1_000
 
 
-class Stop(NamedTuple):
+class InterruptCheck(NamedTuple):
     """Leave the kernel where its run has been told to stop."""
 
 
-def with_stops(kernel: Kernel) -> Kernel:
+def with_interrupt_checks(kernel: Kernel) -> Kernel:
     """The kernel, in which no more than LONG statements run without a look."""
     if work(kernel.body) <= LONG:
         return kernel
-    return kernel._replace(body=watched(kernel.body))
+    return kernel._replace(body=with_checks(kernel.body))
 
 
-def watched(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+def with_checks(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """Statements in whose loops, and theirs, is a look where they run long."""
-    return tuple(_watched(s) if isinstance(s, (For, While, If)) and work((s,)) > LONG else s for s in body)
+    return tuple(_with_checks(s) if isinstance(s, (For, While, If)) and work((s,)) > LONG else s for s in body)
 
 
-def _watched(s: For | While | If) -> Stmt:
+def _with_checks(s: For | While | If) -> Stmt:
     if isinstance(s, If):
-        return s._replace(then=watched(s.then), otherwise=watched(s.otherwise))
+        return s._replace(then=with_checks(s.then), otherwise=with_checks(s.otherwise))
     once = work(s.body)
     if once > LONG:
-        return s._replace(body=watched(s.body))
+        return s._replace(body=with_checks(s.body))
     if isinstance(s, For) and s.kind == PARALLEL:
         return s
     if once >= OFTEN or isinstance(s, While):
-        return s._replace(body=(Stop(), *s.body))
+        return s._replace(body=(InterruptCheck(), *s.body))
     return in_blocks(s, LONG // once)
 
 
@@ -59,7 +59,7 @@ def in_blocks(s: For, block: int) -> For:
     loop = For(inside.name, Apply("minimum", (left, Const(block, INDEX)), INDEX), s.kind,
                (Let(s.name, Apply("add", (first, inside), INDEX)), *s.body), s.lanes)
     count = math.ceil(s.extent / block) if isinstance(s.extent, int) else blocks
-    return For(start.name, count, SERIAL, (Stop(), loop))
+    return For(start.name, count, SERIAL, (InterruptCheck(), loop))
 
 
 def work(body: Sequence[Stmt]) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
+from hloc.targets.cpu.building.library_kernels import ATTENTION_UNITS, attention_kind
 from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
 from hloc.targets.cpu.building.product_parts import add_convolution, add_product
-from hloc.targets.cpu.building.routines import ATTENTION_UNITS, attention_kind
 from hloc.targets.cpu.scratch.products import product_of
 
 
@@ -19,18 +19,18 @@ def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
     found: Parts = {}
     for tile in tiles:
         given, type = dict(tile.parameters), tile.buffers[0].type
-        if tile.routine == "gemm":
+        if tile.library_kernel == "gemm":
             add_product(found, product_of(tile), machine)
-        elif tile.routine == "convolution":
+        elif tile.library_kernel == "convolution":
             add_convolution(found, given, bool(tile.epilogue), machine)
-        elif tile.routine == "fft":
+        elif tile.library_kernel == "fft":
             precision = "f64" if type in ("f64", "c128") else "f32"
             add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))
-        elif tile.routine == "attention":
+        elif tile.library_kernel == "attention":
             for unit in ATTENTION_UNITS[attention_kind(given, machine)][1:]:
                 add(found, unit, of_attention(given["sizes"][0], machine))
-        elif tile.routine == "cholesky":
+        elif tile.library_kernel == "cholesky":
             add(found, f"triangular_{type}.c", {"CHOLESKY"})
-        elif tile.routine == "triangular-solve":
+        elif tile.library_kernel == "triangular-solve":
             add(found, f"triangular_{type}.c", of_systems(given["sides"]))
     return found

@@ -40,7 +40,7 @@ def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: 
         found = cached()                                          # another thread or process was faster
         if found:
             return found
-        built = chain.compile_object(RUNTIME / unit, folder / "routine.o", flags)
+        built = chain.compile_object(RUNTIME / unit, folder / "library kernel.o", flags)
         kept = cache.put(key, ".o", built)
         return built.replace(into / kept.name) if into else kept
 
@@ -48,7 +48,7 @@ def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: 
 def identity_of(chain: Toolchain, unit: str, more: tuple[str, ...], sources: str) -> tuple[str, tuple[str, ...]]:
     """The key of a kernel's object, and its compiler flags."""
     own = tuple(flag for flag in more if flag.startswith("-D") or not chain.is_clang)       # passes have gcc's names
-    flags = (*chain.routine_flags(lean="HLOC_THIN" in "".join(more)), *own)
+    flags = (*chain.library_kernel_flags(lean="HLOC_THIN" in "".join(more)), *own)
     return cache.digest("runtime", chain.identity(), sources, unit, *flags), flags
 
 

@@ -1,4 +1,4 @@
-"""Which routines are compiled with a program: those that it may call, and no others."""
+"""Which library kernels are compiled with a program: those that it may call, and no others."""
 from dataclasses import replace
 
 import pytest

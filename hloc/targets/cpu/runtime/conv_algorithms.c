@@ -1,5 +1,5 @@
-/* conv_ways.c: chooses the algorithm of a convolution. Programs call an algorithm itself, which
- * hloc/targets/cpu/scratch/convolution_ways.py chooses at compile time.
+/* conv_algorithms.c: chooses the algorithm of a convolution. Programs call an algorithm itself, which
+ * hloc/targets/cpu/scratch/convolution_algorithms.py chooses at compile time.
  *
  *   1x1 windows over contiguous images, and
  *   one output position that reads all of x -> conv_product.c
@@ -21,7 +21,7 @@ static int is_transposed(const hloc_conv_args* c) {
   int small = floats <= SMALL_IMAGE && taps_of(c) * c->x_features * c->y_features <= SMALL_WEIGHTS;
   return c->feature_groups == 1 && c->x_features >= FEWEST_FEATURES && (c->y_features <= FEW || small);
 }
-static hloc_conv_way choose(const hloc_conv_plan* plan) {
+static hloc_conv_algorithm choose(const hloc_conv_plan* plan) {
   const hloc_conv_args* c = &plan->c;
   if (is_product(c)) return plan->column_offset ? hloc_conv_by_rows : hloc_conv_by_product;
   if (c->feature_groups > 1 && c->feature_groups == c->x_features && c->y_features == c->x_features &&

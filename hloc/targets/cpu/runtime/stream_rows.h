@@ -1,6 +1,6 @@
-/* spread.h: copies rows of a tile in cache to their positions in an array larger than the caches.
+/* stream_rows.h: copies rows of a tile in cache to their positions in an array larger than the caches.
  *
- * hloc_spread_rows(from, from_pitch, to, to_pitch, rows, bytes): so many bytes of every r < rows
+ * hloc_stream_rows(from, from_pitch, to, to_pitch, rows, bytes): so many bytes of every r < rows
  *   to[r * to_pitch] ... = from[r * from_pitch] ...      pitches are in bytes, too
  * Rows of whole cache lines use non-temporal stores: else the CPU would first read the overwritten lines, and evict
  * lines that are read next (transposes of 25 MB take half of the time on a Zen 4). Such stores are weakly ordered after
@@ -8,8 +8,8 @@
  * signals (pool.c): on x86 that orders them.
  * Example: a tile of 32 rows of 128 bytes, 128 apart, to an array with rows of 6144 bytes.
  */
-#ifndef HLOC_SPREAD_H
-#define HLOC_SPREAD_H
+#ifndef HLOC_STREAM_ROWS_H
+#define HLOC_STREAM_ROWS_H
 #include "vector.h"
 
 #if defined(__clang__)
@@ -24,7 +24,7 @@
 #define HLOC_STORE_FAR(to, v) hloc_store_f32(to, v)
 #endif
 
-static inline void hloc_spread_rows(const void* from, long from_pitch, void* to, long to_pitch, long rows, long bytes) {
+static inline void hloc_stream_rows(const void* from, long from_pitch, void* to, long to_pitch, long rows, long bytes) {
   enum { LINE = 64 };
   const char* source = from;
   char* target = to;

@@ -1,4 +1,4 @@
-"""Which chapters of scalar.h (targets/c) a unit includes: all of them take gcc as long as a small kernel.
+"""Which sections of scalar.h (targets/c) a unit includes: all of them take gcc as long as a small kernel.
 
 In: the C text of a unit. Out: the same with #defines above it that base.h reads (HLOC_READS).
 
@@ -24,13 +24,14 @@ NAMED = {"convert": {"convert"}, "stochastic": {"stochastic"}, "random": {"three
 _NAME = re.compile(r"\bhloc_(\w+)")
 
 
-def reading_less(text: str) -> str:
-    """The unit with #defines for the chapters of its functions."""
-    return "".join(f"#define HLOC_{name}\n" for name in ("ALL 0", *(f"WITH_{c} 1" for c in chapters(text)))) + text
+def with_needed_sections(text: str) -> str:
+    """The unit with #defines for the sections of its functions."""
+    names = ("ALL 0", *(f"WITH_{c} 1" for c in needed_sections(text)))
+    return "".join(f"#define HLOC_{name}\n" for name in names) + text
 
 
-def chapters(text: str) -> list[str]:
-    """The arguments of HLOC_READS: types of computation, and chapters, sorted."""
+def needed_sections(text: str) -> list[str]:
+    """The arguments of HLOC_READS: types of computation, and sections, sorted."""
     words = {word for name in set(_NAME.findall(text)) for word in name.split("_")}
     found = {name for name, some in NAMED.items() if words & some}
     if words & COMPLEX or "stochastic" in found:
