@@ -229,7 +229,7 @@ class Rest:
         values = self.start.copy()
         values[self.parameter] = state
         for slot, shape, value in self.varying:
-            values[slot] = pick(value, step) if shape.tuple_shapes is None else \
+            values[slot] = pick(value, step) if not shape.is_aggregate else \
                 unflatten(shape, (pick(part, step) for part in flatten(value)))
         evaluator.run_steps(self.steps, values)
         return values[self.root]

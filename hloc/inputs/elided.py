@@ -50,7 +50,7 @@ def _elided(module: Module) -> Iterator[tuple[Computation, Instruction, Shape]]:
 
 def _open(literal, shape: Shape) -> Iterator[Shape]:
     if shape.is_tuple:
-        shapes = shape.tuple_shapes or ()
+        shapes = shape.tuple_shapes
         for part, inner in zip(literal or [None] * len(shapes), shapes):
             yield from _open(part, inner)
     elif literal is None and shape.is_array:
@@ -59,6 +59,6 @@ def _open(literal, shape: Shape) -> Iterator[Shape]:
 
 def _filled(literal, shape: Shape, arrays: Iterator[np.ndarray]):
     if shape.is_tuple:
-        shapes = shape.tuple_shapes or ()
+        shapes = shape.tuple_shapes
         return tuple(_filled(part, inner, arrays) for part, inner in zip(literal or [None] * len(shapes), shapes))
     return next(arrays) if literal is None and shape.is_array else literal

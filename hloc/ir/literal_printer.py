@@ -39,7 +39,7 @@ def print_literal(shape: Shape, value: np.ndarray | tuple | None, elide_from: in
 
 def _tuple_parts(shape: Shape, value: tuple | None) -> list:
     parts: list = ["( "]
-    shapes = shape.tuple_shapes or ()
+    shapes = shape.tuple_shapes
     for i, element in enumerate(zip(shapes, value if value is not None else (None,) * len(shapes))):
         parts += [", ", element] if i else [element]
     return parts + [" )"]

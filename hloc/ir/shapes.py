@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from hloc.ir.types import ELEMENT_TYPES
 
 UNBOUNDED = -1
+_AGGREGATES = ("tuple", "buffer")
+_WITHOUT_ELEMENTS = (*_AGGREGATES, "token", "opaque")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ def default_layout(rank: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An array, a tuple of shapes, a token or an opaque. `tuple_shapes` is None unless element_type is tuple/buffer."""
+    """An array, a tuple of shapes, a token or an opaque. `tuple_shapes` is () but for a tuple or a buffer."""
 
     element_type: str
     dimensions: tuple[int, ...] = ()
-    tuple_shapes: tuple[Shape, ...] | None = None
+    tuple_shapes: tuple[Shape, ...] = ()
     dynamic_dimensions: tuple[bool, ...] = ()      # () when all dimensions are static
     layout: Layout | None = None
 
@@ -57,7 +59,12 @@ class Shape:
 
     @property
     def is_array(self) -> bool:
-        return self.tuple_shapes is None and self.element_type not in ("token", "opaque")
+        return self.element_type not in _WITHOUT_ELEMENTS
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Whether it is made of `tuple_shapes`: a tuple (an empty one too) or a buffer."""
+        return self.element_type in _AGGREGATES
 
     @property
     def is_tuple(self) -> bool:
@@ -106,7 +113,7 @@ class Shape:
 
     def with_default_layout(self) -> Shape:
         """The same shape with every array in row-major order (tuples: element by element)."""
-        if self.tuple_shapes is not None:
+        if self.is_aggregate:
             return replace(self, tuple_shapes=tuple(s.with_default_layout() for s in self.tuple_shapes))
         return replace(self, layout=default_layout(self.rank)) if self.is_array else self
 
@@ -128,8 +135,6 @@ class Shape:
         if self.element_type != other.element_type or self.dimensions != other.dimensions:
             return False
         mine, theirs = self.tuple_shapes, other.tuple_shapes
-        if mine is None or theirs is None:
-            return mine is theirs
         return len(mine) == len(theirs) and all(a.compatible(b) for a, b in zip(mine, theirs))
 
     def __str__(self) -> str:
@@ -138,11 +143,11 @@ class Shape:
     def to_string(self, layouts: bool = True) -> str:
         """XLA's text, e.g. (f32[2,3]{1,0}, token[])."""
         if self.element_type == "tuple":
-            parts = [s.to_string(layouts) for s in self.tuple_shapes or ()]
+            parts = [s.to_string(layouts) for s in self.tuple_shapes]
             marked = [f"/*index={i}*/{p}" if i and i % 5 == 0 else p for i, p in enumerate(parts)]
             return f"({', '.join(marked)})"
         if self.element_type == "buffer":
-            (inner,) = self.tuple_shapes or ()
+            (inner,) = self.tuple_shapes
             return f"b({inner.to_string(layouts)})"
         dynamic = self.dynamic_dimensions or (False,) * len(self.dimensions)
         dims = ",".join(map(_dimension_text, self.dimensions, dynamic))
@@ -171,7 +176,7 @@ def leaves(shape: Shape) -> Iterator[Shape]:
     stack = [shape]
     while stack:
         top = stack.pop()
-        if top.tuple_shapes is not None:
+        if top.is_aggregate:
             stack.extend(reversed(top.tuple_shapes))
         elif top.is_array:
             yield top
@@ -182,7 +187,7 @@ def parts_of(shape: Shape) -> list[Shape]:
     found, stack = [], [shape]
     while stack:
         top = stack.pop()
-        if top.tuple_shapes is None:
+        if not top.is_aggregate:
             found.append(top)
         else:
             stack.extend(reversed(top.tuple_shapes))

@@ -39,7 +39,7 @@ def sharding_problem(text: str, shape: Shape, partitions: int = 1) -> str | None
     sharding, parts = parse_sharding(text), parts_of(shape)
     if sharding.kind != "tuple":
         return next(filter(None, (_array_problem(sharding, part, partitions) for part in parts)), None)
-    if shape.tuple_shapes is None:
+    if not shape.is_aggregate:
         return "a list of shardings belongs to a tuple"
     if len(sharding.parts) != max(len(parts), 1):
         return f"there are {len(sharding.parts)} shardings, {shape.to_string(False)} has {len(parts)} parts"
@@ -109,10 +109,11 @@ def origin_problem(text: str, shape: Shape) -> str | None:
 
 
 def _leaf_places(shape: Shape) -> set[tuple[int, ...]]:
-    found, pending = set(), [(shape, ())]
+    found: set[tuple[int, ...]] = set()
+    pending: list[tuple[Shape, tuple[int, ...]]] = [(shape, ())]
     while pending:
         top, place = pending.pop()
-        if top.tuple_shapes is None:
+        if not top.is_aggregate:
             found.add(place)
         else:
             pending.extend((part, (*place, n)) for n, part in enumerate(top.tuple_shapes))

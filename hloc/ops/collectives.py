@@ -8,6 +8,7 @@ the values of all members of the group; hloc/evaluate/simulate.py runs several d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -345,20 +346,21 @@ def infer_number(instruction: Instruction) -> Shape:
 
 
 _GROUPS = ("replica_groups", "channel_id", "use_global_device_ids", "constrain_layout")
-_REDUCE = dict(required=("to_apply",), optional=_GROUPS + ("mode",), side_effect=True, sharding=rules.elementwise)
-_GATHER = dict(required=("dimensions",), optional=_GROUPS, side_effect=True, sharding=rules.concatenate)
-_PERMUTE = dict(required=("source_target_pairs",), optional=("channel_id", "slice_sizes"), side_effect=True,
-                sharding=rules.elementwise)
 _SOME = (1, None)
+_reduce = partial(Op, required=("to_apply",), optional=_GROUPS + ("mode",), side_effect=True,
+                  sharding=rules.elementwise)
+_gather = partial(Op, required=("dimensions",), optional=_GROUPS, side_effect=True, sharding=rules.concatenate)
+_permute = partial(Op, required=("source_target_pairs",), optional=("channel_id", "slice_sizes"), side_effect=True,
+                   sharding=rules.elementwise)
 
 ROWS: tuple[Op, ...] = (
-    Op("all-reduce", _SOME, infer_all_reduce, evaluate_all_reduce, **_REDUCE),
-    Op("all-reduce-start", _SOME, infer_all_reduce, evaluate_all_reduce, **_REDUCE),
+    _reduce("all-reduce", _SOME, infer_all_reduce, evaluate_all_reduce),
+    _reduce("all-reduce-start", _SOME, infer_all_reduce, evaluate_all_reduce),
     Op("all-reduce-done", 1, infer_same, _same),
     Op("reduce-scatter", _SOME, infer_reduce_scatter, evaluate_reduce_scatter, required=("dimensions", "to_apply"),
        optional=_GROUPS + ("mode",), side_effect=True, sharding=rules.concatenate),
-    Op("all-gather", _SOME, infer_all_gather, evaluate_all_gather, **_GATHER),
-    Op("all-gather-start", _SOME, infer_all_gather_start, evaluate_all_gather_start, **_GATHER),
+    _gather("all-gather", _SOME, infer_all_gather, evaluate_all_gather),
+    _gather("all-gather-start", _SOME, infer_all_gather_start, evaluate_all_gather_start),
     Op("all-gather-done", 1, infer_second, _second),
     Op("all-to-all", _SOME, infer_all_to_all, evaluate_all_to_all,
        optional=("replica_groups", "channel_id", "constrain_layout", "dimensions"), side_effect=True),
@@ -366,9 +368,8 @@ ROWS: tuple[Op, ...] = (
        optional=("replica_groups", "channel_id", "dimensions"), side_effect=True),
     Op("collective-broadcast", _SOME, infer_like_operands, evaluate_collective_broadcast,
        optional=("replica_groups", "channel_id"), side_effect=True),
-    Op("collective-permute", _SOME, infer_collective_permute, evaluate_collective_permute, **_PERMUTE),
-    Op("collective-permute-start", _SOME, infer_collective_permute_start, evaluate_collective_permute_start,
-       **_PERMUTE),
+    _permute("collective-permute", _SOME, infer_collective_permute, evaluate_collective_permute),
+    _permute("collective-permute-start", _SOME, infer_collective_permute_start, evaluate_collective_permute_start),
     Op("collective-permute-done", 1, infer_second, _second),
     Op("partition-id", 0, infer_number, evaluate_partition_id),
     Op("replica-id", 0, infer_number, evaluate_replica_id),

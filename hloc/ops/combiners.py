@@ -49,7 +49,8 @@ def plain_opcode(computation: Computation) -> str | None:
     if root.opcode not in _UFUNCS:
         return None
     operands = [_unconverted(o, computation) for o in root.operands]
-    return root.opcode if sorted(o.parameter_number for o in operands if o.opcode == "parameter") == [0, 1] else None
+    numbers = sorted(o.parameter_number for o in operands if o.parameter_number is not None)
+    return root.opcode if numbers == [0, 1] else None
 
 
 def _unconverted(node: Instruction, computation: Computation) -> Instruction:
@@ -93,7 +94,7 @@ class Combiner:
         self.opcode = plain_opcode(computation)
         self.types = [numpy_dtype(s.element_type) for s in root_parts(computation)]
         table = _PRED_UFUNCS if self.types[0] == np.bool_ else _UFUNCS
-        self.ufunc: np.ufunc | None = table.get(self.opcode)
+        self.ufunc: np.ufunc | None = table.get(self.opcode) if self.opcode is not None else None
 
     def __call__(self, left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self.ufunc is not None:
@@ -125,6 +126,7 @@ class Combiner:
         """Combine all elements along `axes`; only with a ufunc."""
         if array.dtype != self.types[0] or array.dtype.kind == "V":
             (array,) = self.widen([array])
+        assert self.ufunc is not None
         wide, last = self._wide(self.types[0]), array.ndim - 1
         if len(axes) > 1 and last in axes and array.shape[last] < SHORT_AXIS:
             array = self.ufunc.reduce(array, axis=tuple(a for a in axes if a != last), dtype=wide, keepdims=True)

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-WIDER = {np.dtype(np.complex64): np.dtype(np.complex128), np.dtype(np.complex128): np.dtype(np.clongdouble)}
+WIDER: dict[np.dtype, np.dtype] = {np.dtype(np.complex64): np.dtype(np.complex128),
+                                   np.dtype(np.complex128): np.dtype(np.clongdouble)}
 Parts = tuple[np.ndarray, np.ndarray]
 
 

@@ -150,13 +150,16 @@ def wrapped_instruction(instruction: Instruction, opcode: str) -> Instruction:
 
 
 def _start_row(opcode: str, inner: Op) -> Op:
+    evaluate_inner = inner.evaluate
+    assert evaluate_inner is not None
+
     def infer(instruction: Instruction) -> Shape:
         wrapped = wrapped_instruction(instruction, inner.opcode)
         result = inner.infer(wrapped)
         return _started_shape(instruction, [o.shape for o in instruction.operands], result or wrapped.shape)
 
     def evaluate(evaluator, instruction: Instruction, *operands):
-        result = inner.evaluate(evaluator, wrapped_instruction(instruction, inner.opcode), *operands)
+        result = evaluate_inner(evaluator, wrapped_instruction(instruction, inner.opcode), *operands)
         return _started(instruction, operands, result)
 
     return Op(opcode, inner.arity, infer, evaluate if inner.evaluate else None, required=inner.required,

@@ -79,7 +79,8 @@ def evaluate_convolution(evaluator, instruction: Instruction, lhs: np.ndarray, r
     dtype = compute_dtype(lhs.dtype, rhs.dtype, result, depth, instruction.shape.num_elements * depth)
     x = lhs.transpose((numbers.input_batch, *numbers.input_spatial, numbers.input_feature)).astype(dtype, copy=False)
     kernel = rhs.transpose((numbers.kernel_input_feature, *numbers.kernel_spatial, numbers.kernel_output_feature))
-    kernel = np.flip(kernel, [1 + d for d, w in enumerate(window) if w.reversal]).astype(dtype, copy=False)
+    reversed_axes = tuple(1 + d for d, w in enumerate(window) if w.reversal)
+    kernel = np.flip(kernel, reversed_axes).astype(dtype, copy=False)
     parts = [_grouped(a, k, window, groups)
              for a, k in zip(np.split(x, batch_groups), np.split(kernel, batch_groups, -1))]
     sums = np.concatenate(parts, axis=-1) if batch_groups > 1 else parts[0]        # [batch, space..., output feature]

@@ -53,7 +53,7 @@ def infer_set_dimension_size(instruction: Instruction) -> Shape:
     axis = _dimension(instruction, operand)
     require(size.rank == 0 and size.element_type == "s32", instruction, f"the size must be s32[], is {text(size)}")
     literal = instruction.operands[1].literal
-    whole = literal is not None and int(literal) == operand.dimensions[axis]
+    whole = isinstance(literal, np.ndarray) and int(literal) == operand.dimensions[axis]
     dynamic = [not whole if d == axis else flag for d, flag in enumerate(dynamic_of(operand))]
     return replace(operand, dynamic_dimensions=tuple(dynamic) if any(dynamic) else (),
                    layout=default_layout(operand.rank))

@@ -50,7 +50,7 @@ def _mark(computation: Computation, taken: dict[Computation, list[Shape]]) -> No
 
 
 def _has_dynamic(shape: Shape) -> bool:
-    return shape.is_dynamic or any(map(_has_dynamic, shape.tuple_shapes or ()))
+    return shape.is_dynamic or any(map(_has_dynamic, shape.tuple_shapes))
 
 
 def _marked_shape(i: Instruction, taken: dict[Computation, list[Shape]]) -> Shape:
@@ -114,7 +114,7 @@ def _mark_callee(i: Instruction, callee: Computation, given: Sequence[Shape],
 
 def _merged(shape: Shape, other: Shape) -> Shape:
     """The shape, dynamic also where the other one is."""
-    if shape.tuple_shapes is not None and other.tuple_shapes is not None:
+    if shape.is_aggregate and other.is_aggregate:
         return replace(shape, tuple_shapes=tuple(map(_merged, shape.tuple_shapes, other.tuple_shapes)))
     if not other.is_dynamic or shape.dimensions != other.dimensions:
         return shape

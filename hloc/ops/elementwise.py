@@ -8,6 +8,8 @@ Source: xla/service/elemental_ir_emitter.cc, and the operation semantics at http
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -29,16 +31,23 @@ COMPARE = {"EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operat
            "GE": operator.ge}
 
 
-def wide(function) -> Evaluate:
+def wide(function: Callable[..., np.ndarray]) -> Evaluate:
     """Evaluate by a NumPy function on widened operands, brought back to the result's type."""
-    one_pass = isinstance(function, np.ufunc)
-    def evaluate(evaluator, instruction, *operands):
+    return Widened(function)
+
+
+class Widened:
+    """ufunc: the function, if it is one of NumPy's that compute in the type of their operands."""
+
+    def __init__(self, function: Callable[..., np.ndarray]):
+        self.function = function
+        self.ufunc = function if isinstance(function, np.ufunc) else None
+
+    def __call__(self, evaluator: Any, instruction: Instruction, *operands: np.ndarray) -> np.ndarray:
         dtype = result_type(instruction)
-        if one_pass and not any(o.dtype in WIDER for o in operands):
-            return narrow(function(*operands), dtype)
-        return in_blocks(lambda *parts: narrow(function(*map(widen, parts)), dtype), operands, dtype)
-    evaluate.ufunc = function if one_pass else None
-    return evaluate
+        if self.ufunc is not None and not any(o.dtype in WIDER for o in operands):
+            return narrow(self.ufunc(*operands), dtype)
+        return in_blocks(lambda *parts: narrow(self.function(*map(widen, parts)), dtype), operands, dtype)
 
 
 def as_stored(function) -> Evaluate:

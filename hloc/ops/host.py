@@ -46,6 +46,7 @@ def transfer_name(instruction: Instruction) -> str:
 def transfer_function(instruction: Instruction, transfers: Transfers) -> Callable[..., tuple[np.ndarray, ...]]:
     """The op as a function over arrays: all arrays of its operands in, all of its result out."""
     evaluate = next(row.evaluate for row in ROWS if row.opcode == instruction.opcode)
+    assert evaluate is not None
     run = SimpleNamespace(options=transfers)
 
     def function(*operands) -> tuple[np.ndarray, ...]:

@@ -166,10 +166,10 @@ def scatter_places(instruction: Instruction, target: tuple[int, ...], indices: n
         spread[axis] = n
     for d, size in enumerate(target):
         start = starts[d].reshape(spread) if isinstance(starts[d], np.ndarray) else starts[d]
-        axis = None if d in gone else next(window_axes)
-        reach = 1 if axis is None else update[axis]
+        along = None if d in gone else next(window_axes)
+        reach = 1 if along is None else update[along]
         inside &= (start >= 0) & (start <= size - reach)
-        place = start if axis is None else start + _along(np.arange(reach), axis, len(update))
+        place = start if along is None else start + _along(np.arange(reach), along, len(update))
         places += place * math.prod(target[d + 1:])
     return places.reshape(-1), inside.reshape(-1)
 
@@ -208,8 +208,9 @@ def rounds(places: np.ndarray) -> list[np.ndarray]:
     first = np.flatnonzero(fresh)
     occurrence = np.arange(len(ordered)) - np.repeat(first, np.diff(np.append(first, len(ordered))))
     by_round = np.argsort(occurrence, kind="stable")
-    counts = np.bincount(occurrence) if len(occurrence) else []
-    return np.split(order[by_round], np.cumsum(counts)[:-1]) if len(counts) else []
+    if not len(occurrence):
+        return []
+    return np.split(order[by_round], np.cumsum(np.bincount(occurrence))[:-1])
 
 
 def infer_scatter(instruction: Instruction) -> Shape:

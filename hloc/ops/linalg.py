@@ -6,6 +6,7 @@ In: matrices in the last two dimensions, any batch before them. Out: likewise; c
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -104,7 +105,8 @@ def infer_triangular_solve(instruction: Instruction) -> Shape:
 def evaluate_fft(evaluator, instruction: Instruction, x: np.ndarray) -> np.ndarray:
     lengths = instruction.get("fft_length")
     axes = tuple(range(-len(lengths), 0))
-    functions = {"FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn}
+    functions: dict[str, Callable[..., np.ndarray]] = {
+        "FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn}
     dtype = numpy_dtype(instruction.shape.element_type)
     if 0 in instruction.shape.dimensions or not x.size:
         return np.zeros(instruction.shape.dimensions, dtype)

@@ -27,7 +27,9 @@ class Use(NamedTuple):
 def axes_problem(text: str) -> str | None:
     """None also if the text has no mesh with axes."""
     mesh = _MESH.search(text)
-    sizes = _SIZE.findall(mesh[1]) if mesh else []
+    if mesh is None:
+        return None
+    sizes = _SIZE.findall(mesh[1])
     names = [name for name, _ in sizes]
     repeated = next((n for n in names if names.count(n) > 1), None)
     if repeated is not None:

@@ -107,7 +107,7 @@ def _transpose_shape(instruction: Instruction) -> Shape:
     place = {dimension: position for position, dimension in enumerate(order)}
     layout = operand.layout and Layout(tuple(place[d] for d in operand.minor_to_major), operand.layout.suffix)
     flags = tuple(dynamic_of(operand)[d] for d in order) if operand.dynamic_dimensions else ()
-    return Shape(operand.element_type, tuple(operand.dimensions[d] for d in order), None, flags, layout)
+    return Shape(operand.element_type, tuple(operand.dimensions[d] for d in order), (), flags, layout)
 
 
 # -- slice, reverse, pad, concatenate, iota ----------------------------------------------------------------------------

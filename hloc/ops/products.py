@@ -238,6 +238,7 @@ def infer_ragged_dot(instruction: Instruction) -> Shape:
     element_type = product_type(instruction, lhs, rhs)
     groups = sizes.dimensions[-1]
     if ragged.mode == "free":
+        assert ragged.rhs_group is not None
         require(rhs.dimensions[ragged.rhs_group] == groups, instruction,
                 f"dimension {ragged.rhs_group} of rhs {text(rhs)} must be {groups}, as the group sizes {text(sizes)}")
         return _product_shape(element_type, lhs, rhs, ragged.dims, (ragged.rhs_group,))
@@ -267,6 +268,7 @@ def _by_groups(instruction: Instruction, lhs, rhs, group_sizes, result: np.dtype
     if ragged.mode == "batch":
         return _keep(dot(lhs, rhs, dims, result), number < len(groups))
     found = np.zeros(instruction.shape.dimensions, result)
+    assert ragged.rhs_group is not None           # mode "free"
     dims = _without(dims, ragged.rhs_group)
     for g in groups:
         found = np.where(number == g, dot(lhs, np.take(rhs, g, ragged.rhs_group), dims, result), found)
@@ -337,8 +339,8 @@ def evaluate_scaled_dot(evaluator, instruction: Instruction, lhs, rhs, lhs_scale
 def scaled_type(instruction: Instruction, number: int) -> str:
     """The type in which an operand of a scaled-dot is multiplied by its scale: f32, or wider where one of them is."""
     operands = (instruction.operands[number], instruction.operands[2 + number])
-    types = [o.shape.element_type for o in operands]
-    return sum_type(*("f32" if t == "f8e8m0fnu" else t for t in types), "f32")
+    lhs, rhs = ("f32" if t == "f8e8m0fnu" else t for t in (o.shape.element_type for o in operands))
+    return sum_type(lhs, rhs, "f32")
 
 
 def _scaled(array: np.ndarray, scale: np.ndarray, dtype: np.dtype) -> np.ndarray:

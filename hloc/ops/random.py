@@ -133,9 +133,9 @@ def evaluate_rng_bit_generator(evaluator, instruction: Instruction, state: np.nd
     bits = ELEMENT_TYPES[data.element_type].bits
     as_words = state if state.dtype == U64 else np.ascontiguousarray(state).view(U64)
     after, values = random_bits(instruction.get("algorithm"), [int(w) for w in as_words], data.dimensions, bits)
-    after = np.array(after, U64)
+    state_after = np.array(after, U64)
     values = np.ascontiguousarray(values).reshape(-1).view(numpy_dtype(data.element_type)).reshape(data.dimensions)
-    return result_of([after.view(state.dtype), values] if shape.is_tuple else [values], shape)
+    return result_of([state_after.view(state.dtype), values] if shape.is_tuple else [values], shape)
 
 
 _ALGORITHMS = ("rng_default", "rng_three_fry", "rng_philox")

@@ -166,6 +166,7 @@ def _slide(combiner, inputs, there, axis: int, window: WindowDim, count: int):
             break
         power = _join(combiner, power, _shift(power, axis, step * window.window_dilation, length))
         step *= 2
+    assert total is not None                      # a window has at least one element
     places = slice(0, (count - 1) * window.stride + 1, window.stride)
     index = (slice(None),) * axis + (places,)
     return [x[index] for x in total[0]], total[1][index]

@@ -51,7 +51,7 @@ def merge(instruction: Instruction, a: Shape, b: Shape) -> Shape:
         return a if a.element_type == element_type else a.with_element_type(element_type)
     sizes = [_merged_size(*pair) for pair in zip(a.dimensions, b.dimensions, dynamic_of(a), dynamic_of(b))]
     flags = tuple(dynamic for _, dynamic in sizes)
-    return Shape(element_type, tuple(s for s, _ in sizes), None, flags if any(flags) else (), a.layout)
+    return Shape(element_type, tuple(s for s, _ in sizes), (), flags if any(flags) else (), a.layout)
 
 
 def _merged_size(a: int, b: int, a_dynamic: bool, b_dynamic: bool) -> tuple[int, bool]:

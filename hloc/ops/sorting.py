@@ -82,7 +82,7 @@ def same_function(left: Instruction, right: Instruction) -> tuple[int, int] | No
             continue
         seen.add(pair)
         a, b = pair
-        if a.opcode == b.opcode == "parameter":
+        if a.parameter_number is not None and b.parameter_number is not None:
             numbers.add((a.parameter_number, b.parameter_number))
         elif a is not b and not _alike(a, b):
             return None
@@ -94,8 +94,8 @@ def _alike(a: Instruction, b: Instruction) -> bool:
     ignored = ("metadata", "frontend_attributes", "origin")
     mine, theirs = ({k: v for k, v in i.attributes.items() if k not in ignored} for i in (a, b))
     if a.opcode == b.opcode == "constant":
-        return a.literal is not None and b.literal is not None and a.literal.tobytes() == b.literal.tobytes() \
-            and a.shape == b.shape
+        return isinstance(a.literal, np.ndarray) and isinstance(b.literal, np.ndarray) and a.shape == b.shape \
+            and a.literal.tobytes() == b.literal.tobytes()
     return (a.opcode, a.shape, len(a.operands), mine) == (b.opcode, b.shape, len(b.operands), theirs)
 
 

@@ -43,7 +43,7 @@ def unflatten(shape: Shape, arrays: Iterable[np.ndarray]) -> Value:
             parts = tuple(finished[len(finished) - count:])
             del finished[len(finished) - count:]
             finished.append(parts)
-        elif top.tuple_shapes is not None:
+        elif top.is_aggregate:
             stack.append((top, True))
             stack.extend((s, False) for s in reversed(top.tuple_shapes))
         else:
@@ -57,7 +57,7 @@ def zeros(shape: Shape) -> Value:
     stack = [shape]
     while stack:
         top = stack.pop()
-        if top.tuple_shapes is not None:
+        if top.is_aggregate:
             stack.extend(reversed(top.tuple_shapes))
         elif top.is_array:
             flat.append(np.zeros(top.dimensions, numpy_dtype(top.element_type)))

@@ -58,7 +58,7 @@ def tuple_of_all_elements(instruction: Instruction) -> Instruction | None:
     if not operands or operands[0].opcode != "get-tuple-element":
         return None
     source = operands[0].operands[0]
-    if len(source.shape.tuple_shapes or ()) != len(operands) or not source.shape.compatible(instruction.shape):
+    if len(source.shape.tuple_shapes) != len(operands) or not source.shape.compatible(instruction.shape):
         return None
     for index, operand in enumerate(operands):
         if operand.opcode != "get-tuple-element" or operand.operands[0] is not source or operand.get("index") != index:

@@ -277,6 +277,7 @@ def _read_literal(context: Context) -> Verbatim | None:
 def _write_literal(value: str, instruction: Instruction) -> dict[str, Any]:
     shape_text, _, text = value.partition(" ")
     shape = parse_shape(shape_text)
+    assert instruction.span is not None
     return {"literal": write_literal(shape, literal(shape, text, instruction.span))}
 
 

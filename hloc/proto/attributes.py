@@ -81,6 +81,7 @@ _ALWAYS = frozenset([("broadcast", "dimensions"), ("map", "dimensions"), ("topk"
 def read_attributes(context: Context) -> dict[str, Any]:
     """All attributes that are present except computations, by the keys that the opcode takes."""
     known = signature(context.opcode)
+    assert known is not None                      # the reader has checked the opcode
     found: dict[str, Any] = {}
     for key in (*known.required, *sorted(known.allowed.difference(known.required))):
         value = read_attribute(key, context, key in known.required)

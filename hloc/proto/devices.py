@@ -96,6 +96,7 @@ def _record_of(sharding: Sharding, span: Span | None) -> dict[str, Any]:
     if sharding.kind == "maximal":
         record["tile_assignment_devices"] = (sharding.device,)
     if sharding.kind == "tiled":
+        assert sharding.devices is not None
         record |= {"tile_assignment_dimensions": sharding.tiles, **_device_fields(sharding.devices)}
     if sharding.replicate_last:
         record["replicate_on_last_tile_dim"] = True
@@ -134,6 +135,7 @@ def _named_record(sharding: Sharding, span: Span | None) -> dict[str, Any]:
         return {"mesh": {"device_ids": (sharding.device,)}}
     if sharding.word:
         raise UnsupportedError(f"a proto has no {sharding.word} of a mesh without axes", span)
+    assert sharding.mesh is not None
     names = [name for name, _ in sharding.mesh.axes]
     record = {"mesh": _mesh_record(sharding.mesh), "dim_shardings": [
         {"axes": _axis_records(d.axes, names, span), "is_closed": not d.is_open} for d in sharding.dimensions]}

@@ -104,9 +104,9 @@ def write_header(module: Module) -> dict[str, Any]:
     numbers = {value: key for key, value in _ALIAS_KINDS.items()}
     record: dict[str, Any] = {
         "input_output_alias": {"entries": [
-            {"output_shape_index": a.output, "parameter_number": a.parameter, "parameter_shape_index": a.index,
-             "kind": numbers[a.kind]} for a in aliases(module)]},
-        "buffer_donor": {"entries": [{"parameter_number": d.parameter, "parameter_shape_index": d.index}
+            {"output_shape_index": a.output, "parameter_number": a.parameter,
+             "parameter_shape_index": a.parameter_index, "kind": numbers[a.kind]} for a in aliases(module)]},
+        "buffer_donor": {"entries": [{"parameter_number": d.parameter, "parameter_shape_index": d.parameter_index}
                                      for d in donors(module)]},
         "host_program_shape": _write_layout(module), **_write_device_counts(module), **write_tables(module.tables)}
     if "frontend_attributes" in module.attributes:

@@ -16,12 +16,12 @@ import numpy as np
 
 from hloc.errors import ParseError, Source, Span, UnsupportedError
 from hloc.ir.shapes import UNBOUNDED, Shape
-from hloc.ir.types import ELEMENT_TYPES
+from hloc.ir.types import ELEMENT_TYPES, ElementType
 from hloc.proto.schema import MESSAGES
 from hloc.proto.shapes import ShapeReader, write_shape
 from hloc.proto.wire import Record
 
-_PARTS = {"c64": np.dtype("<f4"), "c128": np.dtype("<f8")}
+_PARTS: dict[str, np.dtype] = {"c64": np.dtype("<f4"), "c128": np.dtype("<f8")}
 
 
 def read_literal(record: Record, shapes: ShapeReader, shape: Shape | None = None) -> np.ndarray | tuple:
@@ -67,10 +67,11 @@ def _array(record: Record, shape: Shape, source: Source) -> np.ndarray:
     return _in_rows(values, shape)
 
 
-def _from_bytes(raw: bytes, row: Any) -> np.ndarray:
+def _from_bytes(raw: bytes, row: ElementType) -> np.ndarray:
+    assert row.dtype is not None
     if row.bits >= 8:
         return np.frombuffer(raw, row.dtype.newbyteorder("<") if row.dtype.kind in "iu" else row.dtype)
-    low = np.frombuffer(raw, np.uint8) & np.uint8((1 << row.bits) - 1)
+    low: np.ndarray = np.frombuffer(raw, np.uint8) & np.uint8((1 << row.bits) - 1)
     if row.kind == "signed":
         low = (low.astype(np.int8) ^ np.int8(1 << row.bits - 1)) - np.int8(1 << row.bits - 1) if row.bits > 1 else \
             -low.astype(np.int8)
@@ -90,6 +91,7 @@ def write_literal(shape: Shape, value: np.ndarray | tuple | None) -> dict[str, A
     """The fields of a LiteralProto. Raises UnsupportedError for types that it cannot hold."""
     record: dict[str, Any] = {"shape": write_shape(shape)}
     if shape.is_tuple:
+        assert isinstance(value, tuple)
         return record | {"tuple_literals": [write_literal(s, v) for s, v in zip(shape.tuple_shapes, value)]}
     if value is None:
         raise UnsupportedError("a proto cannot hold a tuple constant of which a part is omitted ({...})")

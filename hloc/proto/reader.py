@@ -181,7 +181,7 @@ class _ModuleReader:
     def check(self, instruction: Instruction, record: Record, known: Any) -> None:
         """The checks that the text's parser makes on every instruction."""
         check_signature(instruction, known)
-        if instruction.opcode == "parameter" and instruction.parameter_number < 0:
+        if (instruction.parameter_number or 0) < 0:
             raise self.error("a parameter number is not negative", record)
         for key, words in WORDS.items():
             value = instruction.attributes.get(key)

@@ -80,7 +80,7 @@ class ShapeReader:
         if any(size < 0 and size != UNBOUNDED for size in sizes):
             raise self.error("a dimension cannot be negative", record)
         layout = self.layout(record["layout"], len(sizes)) if "layout" in record else default_layout(len(sizes))
-        return Shape(name, sizes, None, dynamic if any(dynamic) else (), layout)
+        return Shape(name, sizes, (), dynamic if any(dynamic) else (), layout)
 
     def layout(self, record: Record, rank: int) -> Layout:
         order = record["minor_to_major"]
@@ -130,7 +130,7 @@ def _levels(record: Record) -> list[str]:
 def write_shape(shape: Shape) -> dict[str, Any]:
     """The fields of a ShapeProto. Recursive: the parser bounds the nesting of shapes."""
     record: dict[str, Any] = {"element_type": primitive_type(shape.element_type)}
-    if shape.tuple_shapes is not None:
+    if shape.is_aggregate:
         record["tuple_shapes"] = [write_shape(s) for s in shape.tuple_shapes]
     elif shape.is_array:
         record["dimensions"] = [_UNBOUNDED if d == UNBOUNDED else d for d in shape.dimensions]

@@ -52,8 +52,8 @@ class _TextReader:
         """Move to the next token."""
         text = self.source.text
         start = self.at
-        while (end := _SKIPPED.match(text, start).end()) > start:
-            start = end
+        while (skipped := _SKIPPED.match(text, start)) and skipped.end() > start:
+            start = skipped.end()
         match = _TOKEN.match(text, start)
         if match is None:
             raise ParseError("this is not protobuf text", Span(self.source, start, start + 1))
@@ -100,7 +100,9 @@ class _TextReader:
         return False
 
     def finish(self, record: Record | None) -> None:
-        for name, value in (record or {}).items():
+        if record is None:
+            return
+        for name, value in record.items():
             if type(value) is list:
                 field = record.message.by_name[name]
                 record[name] = np.array(value, ARRAY_TYPES[field.kind]) if field.is_array else tuple(value)

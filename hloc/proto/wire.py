@@ -175,9 +175,10 @@ class _Decoder:
         elif end - at < 32 and not field.is_array:
             return self.few(field, at, end)
         else:
-            values = decode_varints(memoryview(self.data)[at:end])
-            if values is None:
+            varints = decode_varints(memoryview(self.data)[at:end])
+            if varints is None:
                 raise self.error(f"{field.name} holds a number of more than 64 bits, or one without an end", at)
+            values = varints
             if field.is_array:
                 return values != 0 if field.kind == "bool" else values.astype(ARRAY_TYPES[field.kind])
         if field.is_array:

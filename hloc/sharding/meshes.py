@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -137,13 +137,17 @@ class Digits(NamedTuple):
 
 def digits_of(numbers: np.ndarray) -> Digits | None:
     """How device numbers follow from the coordinates of tiles; None where they are no digits of them."""
-    along, total = [], np.zeros(numbers.shape, np.int64)
+    along: list[tuple[tuple[int, int], ...]] = []
+    total = np.zeros(numbers.shape, np.int64)
     for dimension, size in enumerate(numbers.shape):
         line = numbers[tuple(slice(None) if d == dimension else 0 for d in range(numbers.ndim))]
         shape = [size if d == dimension else 1 for d in range(numbers.ndim)]
         total = total + (line - numbers.flat[0]).reshape(shape)
-        along.append(_digits_of_line(line))
-    if numbers.flat[0] != 0 or not np.array_equal(total, numbers) or None in along:
+        digits = _digits_of_line(line)
+        if digits is None:
+            return None
+        along.append(digits)
+    if numbers.flat[0] != 0 or not np.array_equal(total, numbers):
         return None
     return Digits(tuple(along))
 
@@ -168,8 +172,8 @@ def _digits_of_line(line: np.ndarray) -> tuple[tuple[int, int], ...] | None:
 def mesh_of(shardings: Iterable[Sharding], named: NamedMesh | None = None) -> DeviceMesh:
     """The mesh of such shardings: what `named` says, its axes cut where a sharding cuts them. A sharding that does not
     fit the others is left out: axes_of() gives None for it. One device where none divides anything."""
-    tiled = [s for s in shardings if s.kind == "tiled" and len(s.devices if not isinstance(s.devices, Iota)
-                                                               else s.tiles) and _is_whole(s)]
+    tiled = [s for s in shardings if s.kind == "tiled" and (s.tiles if isinstance(s.devices, Iota) else s.devices)
+             and _is_whole(s)]
     meshes = [named] if named else []
     meshes += [s.mesh for s in shardings if s.kind == "named" and s.mesh is not None and s.mesh.axes]
     size = max([m.size for m in meshes] + [math.prod(s.tiles) for s in tiled], default=1)
@@ -276,8 +280,8 @@ def axes_of(sharding: Sharding, rank: int, mesh: DeviceMesh) -> AxisSharding | N
     if sharding.kind != "tiled" or math.prod(sharding.tiles) != mesh.size or not _is_whole(sharding):
         return replicated(rank) if sharding.kind == "tiled" and math.prod(sharding.tiles) == 1 else None
     found = digits_of(_relative(sharding.assignment(), mesh.devices))
-    along = [_axes_at(line, mesh) for line in found.along] if found else [None]
-    if None in along or sharding.data_rank != rank:
+    along = [_axes_at(line, mesh) for line in found.along] if found else []
+    if not found or not _all_known(along) or sharding.data_rank != rank:
         return None
     roles = dict(zip(sharding.subgroup_kinds, along[rank:]))
     if "unreduced" in roles:
@@ -296,6 +300,10 @@ def _axes_at(line: tuple[tuple[int, int], ...], mesh: DeviceMesh) -> Axes | None
     return tuple(a for a in found if mesh.sizes[a] > 1)
 
 
+def _all_known(along: list[Axes | None]) -> TypeGuard[list[Axes]]:
+    return None not in along
+
+
 def _axes_of_named(sharding: Sharding, mesh: DeviceMesh) -> AxisSharding | None:
     named = sharding.mesh
     if named is None or named.size != mesh.size or named.order() != mesh.devices or any(
@@ -304,7 +312,7 @@ def _axes_of_named(sharding: Sharding, mesh: DeviceMesh) -> AxisSharding | None:
             d.axes for d in sharding.dimensions) and not sharding.roles else None
     along = [_named_axes(d.axes, named, mesh) for d in sharding.dimensions]
     manual = _named_axes(sharding.role("manual"), named, mesh)
-    return None if None in along or manual is None else AxisSharding(tuple(along), frozenset(manual))
+    return AxisSharding(tuple(along), frozenset(manual)) if _all_known(along) and manual is not None else None
 
 
 def _named_axes(uses: Iterable[AxisUse], named: NamedMesh, mesh: DeviceMesh) -> Axes | None:

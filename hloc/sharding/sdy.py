@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from hloc.errors import Span
 from hloc.phrases import Phrase, unescaped
-from hloc.sharding.annotation import NamedMesh, Role, Sharding
+from hloc.sharding.annotation import Iota, NamedMesh, Role, Sharding
 from hloc.sharding.text import read_axes, read_axis_sizes, read_dimensions
 
 MESHES, SHARDING, MANUAL_AXES = "xla.sdy.meshes", "xla.sdy.sharding", "xla.sdy.manual_axes"
@@ -102,7 +102,7 @@ def _sharding(phrase: Phrase, meshes: Meshes) -> Sharding:
         phrase.expect("=")
         roles.append(Role(role, read_axes(phrase).axes))
     phrase.expect(">")
-    if not mesh.axes and isinstance(mesh.devices, tuple) and mesh.devices:
+    if not mesh.axes and mesh.devices and not isinstance(mesh.devices, Iota):
         return Sharding("maximal", device=mesh.devices[0])
     return Sharding("named", mesh=mesh, dimensions=dimensions, roles=tuple(roles))
 

@@ -8,6 +8,9 @@ Equal texts share one value. The parser, which knows the names, looks up computa
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from lark import Token, Tree
 
 from hloc.errors import ParseError, Source, Span
@@ -20,6 +23,7 @@ from hloc.ir.attributes import (
     WindowDim,
 )
 from hloc.text.forms import check_form
+from hloc.text.places import tokens_of
 from hloc.text.shapes import integer, parse_part
 
 # The kind of each key's value. Other keys stay Verbatim.
@@ -118,7 +122,7 @@ def _word(tokens: list[Token], span: Span) -> str:
 
 
 def _slice(ranges: list[Tree], span: Span) -> tuple[SliceDim, ...]:
-    return tuple(SliceDim(*(integer(t, span) for t in r.children)) for r in ranges)
+    return tuple(SliceDim(*(integer(t, span) for t in tokens_of(r))) for r in ranges)
 
 
 def _padding(tokens: list[Token], span: Span) -> tuple[PaddingDim, ...]:
@@ -137,9 +141,9 @@ def _window(tokens: list[Token], span: Span) -> Window:
                              span)
         fields[key] = _window_numbers(key, text, span)
     rank = len(fields.get("size=", ()))
-    for key, numbers in fields.items():
+    for field, numbers in fields.items():
         if len(numbers) != rank:
-            raise ParseError(f"the window has {rank} sizes, but {len(numbers)} in {key}", span)
+            raise ParseError(f"the window has {rank} sizes, but {len(numbers)} in {field}", span)
     return Window(tuple(_window_dimension(fields, i) for i in range(rank)))
 
 
@@ -186,5 +190,6 @@ def _label_places(labels: str, letters: str, span: Span) -> tuple[int, int, tupl
     return first, second, tuple(labels.index(d) for d in digits)
 
 
-_READERS = {"integers": _integers, "integer": _integer, "boolean": _boolean, "number": _number, "word": _word,
-            "window": _window, "dim_labels": _dim_labels, "padding": _padding, "slice": _slice}
+_READERS: dict[str, Callable[[list[Any], Span], Any]] = {
+    "integers": _integers, "integer": _integer, "boolean": _boolean, "number": _number, "word": _word,
+    "window": _window, "dim_labels": _dim_labels, "padding": _padding, "slice": _slice}

@@ -134,14 +134,15 @@ def _replication_problem(instruction: Instruction) -> str | None:
     wanted, pending = 0, [instruction.shape]
     while pending:
         top = pending.pop()
-        wanted += top.tuple_shapes is None
-        pending.extend(top.tuple_shapes or ())
+        wanted += not top.is_aggregate
+        pending.extend(top.tuple_shapes)
     return f"parameter_replication has {given} parts, the shape has {wanted}" if given != wanted else None
 
 
 def _constraint_problem(instruction: Instruction) -> str | None:
     """One shape for each operand, of its element type and dimensions."""
     span, operands = instruction.span, instruction.operands
+    assert span is not None
     text = f"({instruction.get('operand_layout_constraints').strip()[1:-1]})"
     shapes = Shapes(span.source).from_tree(parse_part("shape", text, span.start, span.source)).tuple_shapes
     if len(shapes) != len(operands):
@@ -185,7 +186,7 @@ def _branch_problem(instruction: Instruction) -> str | None:
 
 def _tuple_problem(instruction: Instruction) -> str | None:
     shape, count = instruction.shape, len(instruction.operands)
-    if shape is None or shape.tuple_shapes is None or len(shape.tuple_shapes) == count:
+    if shape is None or not shape.is_aggregate or len(shape.tuple_shapes) == count:
         return None
     return f"the tuple is written with {len(shape.tuple_shapes)} parts, here are {count}"
 
@@ -194,6 +195,7 @@ def _outfeed_problem(instruction: Instruction) -> str | None:
     """outfeed_shape is a shape."""
     text, span = instruction.get("outfeed_shape"), instruction.span
     if text is not None:
+        assert span is not None
         Shapes(span.source).from_tree(parse_part("shape", text, span.start, span.source))
     return None
 
@@ -222,8 +224,8 @@ def _async_problem(instruction: Instruction) -> str | None:
     if base in _OWN_STARTS:
         return None
     if ending == "start":
-        parts = instruction.shape.tuple_shapes if instruction.shape is not None else None
-        fits = instruction.shape is None or parts is not None and len(parts) >= 2 and parts[0].is_tuple
+        parts = instruction.shape.tuple_shapes if instruction.shape is not None else ()
+        fits = instruction.shape is None or len(parts) >= 2 and parts[0].is_tuple
         return None if fits else f"{instruction.opcode} gives ((operands), result, state)"
     started = instruction.operands[0]
     if not _goes_on(base, started):

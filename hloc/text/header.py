@@ -3,13 +3,13 @@
 In: a module. Out: shapes and aliases, read from the header's text. Example:
 
     HloModule m, input_output_alias={ {1}: (0, {}, must-alias) }, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
-    aliases(m)          (Alias(output=(1,), parameter=0, index=(), kind="must-alias"),)
+    aliases(m)          (Alias(output=(1,), parameter=0, parameter_index=(), kind="must-alias"),)
     entry_layout(m)     ((f32[4]{0},), f32[4]{0})
 """
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lark import Tree
 
@@ -17,14 +17,15 @@ from hloc.errors import ParseError, Source, Span
 from hloc.ir import Instruction, Module, Shape
 from hloc.text.grammar import parse
 from hloc.text.parser import parse_shape
+from hloc.text.places import tokens_of
 
 
 class Alias(NamedTuple):
-    """The result at tuple index `output` may (or must) share the memory of a parameter's part at `index`."""
+    """The result at tuple index `output` may (or must) share the memory of a parameter's part at `parameter_index`."""
 
     output: tuple[int, ...]
     parameter: int
-    index: tuple[int, ...]
+    parameter_index: tuple[int, ...]
     kind: str = "may-alias"
 
 
@@ -32,7 +33,7 @@ class Donor(NamedTuple):
     """A parameter's part whose memory may be used for any result."""
 
     parameter: int
-    index: tuple[int, ...]
+    parameter_index: tuple[int, ...]
 
 
 def aliases(module: Module) -> tuple[Alias, ...]:
@@ -71,14 +72,16 @@ def place_of(module: Module, key: str) -> Span | None:
 def _aliases(text: str) -> tuple[Alias, ...]:
     found = []
     for tree in _trees("aliases", text):
-        output, parameter, index, *kind = tree.children
+        children: list[Any] = tree.children
+        output, parameter, index, *kind = children
         found.append(Alias(_integers(output), int(parameter), _integers(index), *map(str, kind)))
     return tuple(found)
 
 
 @lru_cache(maxsize=64)
 def _donors(text: str) -> tuple[Donor, ...]:
-    return tuple(Donor(int(t.children[0]), _integers(t.children[1])) for t in _trees("donors", text))
+    trees: list[list[Any]] = [t.children for t in _trees("donors", text)]
+    return tuple(Donor(int(parameter), _integers(index)) for parameter, index in trees)
 
 
 def _trees(start: str, text: str) -> list[Tree]:
@@ -86,7 +89,7 @@ def _trees(start: str, text: str) -> list[Tree]:
 
 
 def _integers(tree: Tree) -> tuple[int, ...]:
-    return tuple(int(token) for token in tree.children)
+    return tuple(map(int, tokens_of(tree)))
 
 
 @lru_cache(maxsize=64)
@@ -95,4 +98,4 @@ def _entry_layout(text: str) -> tuple[tuple[Shape, ...], Shape]:
     left, arrow, right = text.strip()[1:-1].partition("->")
     if not arrow:
         raise ParseError(f"entry_computation_layout={text} has no ->")
-    return parse_shape(left).tuple_shapes or (), parse_shape(right)
+    return parse_shape(left).tuple_shapes, parse_shape(right)

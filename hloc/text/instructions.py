@@ -24,6 +24,7 @@ from hloc.text.forms import check_counts
 from hloc.text.grammar import pattern
 from hloc.text.literals import literal
 from hloc.text.opcodes import COMMON, KNOWN_KEYS, Signature, signature
+from hloc.text.places import start_of, tokens_of
 from hloc.text.scopes import Computations, Scope, Steps, did_you_mean
 from hloc.text.shapes import Shapes, check_size, integer, parse_part
 
@@ -69,12 +70,13 @@ class TextReader(Computations):
                 texts = []
                 for attribute in part.children[1:]:
                     texts += yield self.attribute_texts(attribute)
-                self.flat_instruction(part.children[0], texts, scope)
+                self.flat_instruction(tokens_of(part)[0], texts, scope)
 
     def flat_instruction(self, token: Token, more: Iterable[tuple[str, Any, Span]], scope: Scope) -> None:
         """An instruction that is one token; `more` are attributes outside of it."""
         match = self.instruction_parts.match(token)
         at = token.start_pos
+        assert match is not None and at is not None           # as the lexer found it
         head, shape_text, _, literal_text, parameter, opcode_text, operand_text, rest = match.groups()
         name, is_root, span = self.head(head, at, at + len(token.rstrip()))
         shape = self.shapes.parse(shape_text, at + match.start(2))
@@ -95,8 +97,8 @@ class TextReader(Computations):
 
     def long_instruction(self, tree: Tree, scope: Scope) -> Steps:
         """An instruction in pieces: HEAD [shape] call attribute*."""
-        head = tree.children[0]
-        name, is_root, span = self.head(str(head), head.start_pos, head.end_pos)
+        head = tokens_of(tree)[0]
+        name, is_root, span = self.head(str(head), start_of(head), start_of(head) + len(head))
         yield self.call(tree.children[1:], name, span._replace(end=tree.meta.end_pos), is_root, scope)
 
     def bare_instruction(self, tree: Tree, scope: Scope) -> Steps:
@@ -109,18 +111,19 @@ class TextReader(Computations):
         if isinstance(parts[0], Tree) and parts[0].data in _SHAPES:
             shape, parts = self.shapes.from_tree(parts[0]), parts[1:]
         body, attributes = parts[0], parts[1:]
-        instruction = Instruction(name or "", "", shape, span=span)
+        instruction = Instruction(name or "", "", shape, span=span)      # type: ignore[arg-type]      # set at the end
         if isinstance(body, Token):
-            self.set_parameter(instruction, body)
+            self.set_parameter(instruction, body, span)
         elif body.data == "constant":
             instruction.opcode = "constant"
             instruction.literal = self.constant(shape, body, span)
         else:
-            instruction.opcode = body.children[0][:-1].rstrip()
+            instruction.opcode = tokens_of(body)[0][:-1].rstrip()
             for operand in body.children[1:]:
                 instruction.operands.append((yield self.operand(operand, scope)))
         texts = []
         for attribute in attributes:
+            assert isinstance(attribute, Tree)
             texts += yield self.attribute_texts(attribute)
         self.finish_instruction(instruction, (), texts, scope)
         instruction.name = name or self.anonymous_name(instruction.opcode, scope)
@@ -139,21 +142,25 @@ class TextReader(Computations):
     def place(self, tree: Tree | Token) -> Span:
         """The place of a tree or token."""
         at = tree if isinstance(tree, Token) else tree.meta
+        assert at.start_pos is not None and at.end_pos is not None
         return Span(self.source, at.start_pos, at.end_pos)
 
     def head(self, text: str, start: int, end: int) -> tuple[str, bool, Span]:
         """Name, whether it is the root, and the place from the name on, of `ROOT %name =`."""
         match = self.name_parts.match(text)
+        assert match is not None                              # as the lexer found it
         return match[2].lstrip("%"), match[1] is not None, Span(self.source, start + match.start(2), end)
 
     def parameter(self, name: str, shape: Shape, text: str, span: Span) -> Instruction:
-        number = integer(_NUMBER.search(text, text.index("(")).group(), span)
+        written = _NUMBER.search(text, text.index("("))
+        assert written is not None
+        number = integer(written.group(), span)
         if number < 0:
             raise ParseError("a parameter number is not negative", span)
         return Instruction(name, "parameter", shape, parameter_number=number, span=span)
 
-    def set_parameter(self, instruction: Instruction, token: Token) -> None:
-        parsed = self.parameter(instruction.name, instruction.shape, token, instruction.span)
+    def set_parameter(self, instruction: Instruction, token: Token, span: Span) -> None:
+        parsed = self.parameter(instruction.name, instruction.shape, token, span)
         instruction.opcode, instruction.parameter_number = "parameter", parsed.parameter_number
 
     def constant(self, shape: Shape | None, tree: Tree, span: Span) -> Any:
@@ -237,18 +244,18 @@ class TextReader(Computations):
                 raise ParseError("an operand without a name", span)
             shape = self.shapes.from_tree(tree.children[0])
             return self.find(f"_{scope.created}", shape, span, scope)
-        name = tree.children[-1]
+        name = tokens_of(tree)[-1]
         if tree.data == "indexed_operand":
             return self.tuple_element(name, span, scope)
-        shape = self.shapes.from_tree(tree.children[0]) if tree.data == "typed_operand" else None
-        return self.find(name.lstrip("%"), shape, self.place(name), scope)
+        written = self.shapes.from_tree(tree.children[0]) if tree.data == "typed_operand" else None
+        return self.find(name.lstrip("%"), written, self.place(name), scope)
 
     def tuple_element(self, text: str, span: Span, scope: Scope) -> Instruction:
         """The operand %p#0: an element of a tuple, read by an instruction of its own (one for all its uses)."""
         name, *indices = text.lstrip("%").split("#")
         found = self.find(name, None, span, scope)
         for index in (integer(i, span) for i in indices):
-            elements = found.shape.tuple_shapes or ()
+            elements = found.shape.tuple_shapes
             if index >= len(elements):
                 raise ParseError(f"{found.name} has the shape {found.shape}: there is no element {index}", span)
             name = f"{found.name}.element.{index}"
@@ -278,15 +285,16 @@ class TextReader(Computations):
 
     def attribute_texts(self, tree: Tree) -> Steps:
         """(key, text or computations, place) of the attributes in a tree."""
-        first = tree.children[0]
+        first = tokens_of(tree)[0]
+        at = start_of(first)
         if first.type == "ATTRIBUTE":
             match = self.attribute_parts.match(first)
-            at = first.start_pos
+            assert match is not None                          # as the lexer found it
             return [(match[1][:-1], match[2], Span(self.source, at + match.start(1), at + match.end(2)))]
         key = str(first[:-1])
         if tree.data == "group_attribute":
             value = self.place(tree.children[1])
-            return [(key, self.source.text[value.start:value.end], self.place(tree)._replace(start=first.start_pos))]
+            return [(key, self.source.text[value.start:value.end], self.place(tree)._replace(start=at))]
         span = self.place(first)
         computations = []
         for callee in tree.children[1:]:
@@ -313,8 +321,8 @@ class TextReader(Computations):
             parse_part("computation_name", text, span.start, self.source)
             instruction.attributes[key] = self.find_computation(text.lstrip("%"), span)
             return
-        tokens = parse_part("names", text, span.start, self.source).children
-        places = [Span(self.source, span.start + t.start_pos, span.start + t.end_pos) for t in tokens]
+        tokens = tokens_of(parse_part("names", text, span.start, self.source))
+        places = [Span(self.source, span.start + start_of(t), span.start + start_of(t) + len(t)) for t in tokens]
         names = [t.lstrip("%") for t in tokens]
         if key in COMPUTATIONS:
             instruction.attributes[key] = tuple(map(self.find_computation, names, places))
@@ -368,6 +376,7 @@ def unknown_opcode(instruction: Instruction) -> ParseError:
 def opcode_place(instruction: Instruction) -> Span:
     """The place of an instruction's opcode in the text."""
     span = instruction.span
+    assert span is not None
     found = re.compile(rf"(?<![\w.\-]){re.escape(instruction.opcode)}\s*\(").search(span.source.text, span.start)
     return span if found is None else Span(span.source, found.start(), found.start() + len(instruction.opcode))
 
@@ -403,5 +412,6 @@ def inferred_shape(instruction: Instruction) -> Shape:
     if shape is None:
         raise ParseError(f"the shape of {instruction.opcode} cannot be inferred: it must be written",
                          opcode_place(instruction))
+    assert instruction.span is not None
     check_size(shape, instruction.span)
     return shape

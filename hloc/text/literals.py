@@ -17,7 +17,7 @@ import numpy as np
 
 from hloc.errors import ParseError, Span
 from hloc.ir.shapes import UNBOUNDED, Shape
-from hloc.ir.types import ELEMENT_TYPES
+from hloc.ir.types import ELEMENT_TYPES, numpy_dtype
 from hloc.text.literal_structure import check_structure
 
 CHUNK = 1 << 20                    # characters that are turned into numbers at a time
@@ -39,7 +39,7 @@ _BRACE = re.compile(r"[{}]")
 # Significand bits of the types whose NaNs carry a payload.
 _MANTISSA_BITS = {"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "bf16": 7, "f16": 10, "f32": 23, "f64": 52,
                   "c64": 23, "c128": 52}
-_PARTS = {"c64": np.dtype(np.float32), "c128": np.dtype(np.float64)}
+_PARTS: dict[str, np.dtype] = {"c64": np.dtype(np.float32), "c128": np.dtype(np.float64)}
 _PRED = {"true": True, "false": False}
 
 
@@ -90,7 +90,7 @@ def _elements(element_type: str, text: str, span: Span) -> np.ndarray:
         end = boundary.start() if boundary else len(flat)
         chunks.append(_Chunk(element_type, flat, start, end, span).values(kind))
         start = end
-    dtype = ELEMENT_TYPES[element_type].dtype
+    dtype = numpy_dtype(element_type)
     if not chunks:
         return np.zeros(0, dtype)
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
@@ -134,7 +134,7 @@ class _Chunk:
                                len(self.words))
         if kind in ("signed", "unsigned"):
             return self.integers()
-        return self.rounded(self.decimals(), _PARTS.get(self.element_type, self.type.dtype))
+        return self.rounded(self.decimals(), _PARTS.get(self.element_type) or numpy_dtype(self.element_type))
 
     def integer(self, word: str) -> int:
         if not re.fullmatch(r"-?[0-9]+", word):
@@ -286,8 +286,8 @@ class _TupleReader:
             return end or len(self.text)
         if opening != "{":
             payload = _NAN.match(self.text, self.place)
-            end = _END_OF_WORD.search(self.text, payload.end() if payload else self.place)
-            return end.start() if end else len(self.text)
+            blank = _END_OF_WORD.search(self.text, payload.end() if payload else self.place)
+            return blank.start() if blank else len(self.text)
         depth = 0
         for brace in _BRACE.finditer(self.text, self.place):
             depth += 1 if brace.group() == "{" else -1

@@ -22,6 +22,7 @@ from hloc.ir.shapes import Shape
 from hloc.text.forms import check_form
 from hloc.text.grammar import parse, pattern
 from hloc.text.instructions import TextReader
+from hloc.text.places import start_of, tokens_of
 from hloc.text.scopes import Scope, run
 from hloc.text.shapes import Shapes, parse_part
 
@@ -95,7 +96,7 @@ class ModuleReader(TextReader):
         return module
 
     def header(self, tree: Tree):
-        name = tree.children[1].strip("%:")
+        name = tokens_of(tree)[1].strip("%:")
         attributes: dict[str, object] = {}
         for part in tree.children[2:]:
             for key, value, span in (yield self.attribute_texts(part)):
@@ -132,16 +133,17 @@ class ModuleReader(TextReader):
 
     def computation_head(self, tree: Tree) -> tuple[bool, str, Span, tuple[Shape, Span] | None]:
         """Whether it is the entry, its name, the name's place, and the result shape where a signature is written."""
-        first = tree.children[0]
+        first = tokens_of(tree)[0]
         if first.type == "COMPUTATION_HEAD":
             match = self.head_parts.match(first)
-            at = first.start_pos
+            assert match is not None                          # as the lexer found it
+            at = start_of(first)
             span = Span(self.source, at + match.start(2), at + match.end(2))
             result = self.result_shape(match[3], at + match.start(3)) if match[3] else None
             return match[1] is not None, match[2].lstrip("%"), span, result
         name = next(c for c in tree.children if isinstance(c, Token) and c.type == "NAME")
         signatures = [c for c in tree.children if isinstance(c, Tree)]
-        span = Span(self.source, name.start_pos, name.end_pos)
+        span = self.place(name)
         result = self.signature(signatures[0]) if signatures else None
         return first.type == "ENTRY", name.lstrip("%"), span, result
 
@@ -160,7 +162,10 @@ class ModuleReader(TextReader):
     def single_instruction(self, part: Tree | Token, kind: str) -> Computation:
         """A text that is one instruction: its operands become parameters."""
         scope = Scope("_", Span(self.source, 0, 0), creates_parameters=True)
-        run(self.bare_instruction(part, scope) if kind == "bare_instruction" else self.instructions([part], scope))
+        if isinstance(part, Tree) and kind == "bare_instruction":
+            run(self.bare_instruction(part, scope))
+        else:
+            run(self.instructions([part], scope))
         scope.root = scope.instructions[-1]
         computation = self.finish_computation(scope)
         self.add_computation(computation)

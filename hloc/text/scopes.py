@@ -61,7 +61,7 @@ class Computations:
         return found
 
     def finish_computation(self, scope: Scope) -> Computation:
-        numbers = sorted(i.parameter_number for i in scope.instructions if i.opcode == "parameter")
+        numbers = sorted(i.parameter_number for i in scope.instructions if i.parameter_number is not None)
         if numbers != list(range(len(numbers))):
             self.wrong_parameters(scope, numbers)
         return Computation(scope.name, scope.instructions, scope.root, span=scope.span)
@@ -69,7 +69,7 @@ class Computations:
     def wrong_parameters(self, scope: Scope, numbers: list[int]) -> None:
         seen: set[int] = set()
         for instruction in scope.instructions:
-            if instruction.opcode == "parameter":
+            if instruction.parameter_number is not None:
                 if instruction.parameter_number in seen:
                     raise ParseError(f"a second parameter({instruction.parameter_number})", instruction.span)
                 seen.add(instruction.parameter_number)

@@ -17,6 +17,7 @@ from hloc.errors import ParseError, Source, Span
 from hloc.ir.shapes import UNBOUNDED, Layout, Shape, default_layout
 from hloc.ir.types import ELEMENT_TYPES
 from hloc.text.grammar import parse
+from hloc.text.places import start_of, tokens_of
 
 MAX_DIMENSION = 2**63 - 1
 MAX_NESTING = 100                      # of tuples: shapes are compared and printed recursively
@@ -43,7 +44,7 @@ class Shapes:
 
     def from_tree(self, tree: Tree) -> Shape:
         """The Shape of a tree of the rule `shape`, however deep."""
-        pending: list[tuple[Tree, list[Shape]]] = [(tree, [])]
+        pending: list[tuple[Tree, list[Shape | None]]] = [(tree, [])]
         while True:
             node, parts = pending[-1]
             if len(pending) > MAX_NESTING:
@@ -62,17 +63,18 @@ class Shapes:
                 return shape
             pending[-1][1].append(shape)
 
-    def _node(self, node: Tree, parts: list[Shape]) -> Shape:
+    def _node(self, node: Tree, parts: list[Shape | None]) -> Shape:
+        inner = tuple(part for part in parts if part is not None)
         if node.data == "tuple_shape":
-            return Shape.tuple(parts)
+            return Shape.tuple(inner)
         if node.data == "buffer_shape":
-            return Shape("buffer", (), (parts[1],))
-        token = node.children[0]
-        return self.parse(str(token), token.start_pos)
+            return Shape("buffer", (), inner)
+        token = tokens_of(node)[0]
+        return self.parse(str(token), start_of(token))
 
     def _flat_tuple(self, text: str, offset: int) -> Shape:
-        tokens = self._parse("flat_tuple", text, offset).children
-        return Shape.tuple(self.parse(str(t), offset + t.start_pos) for t in tokens)
+        tokens = tokens_of(self._parse("flat_tuple", text, offset))
+        return Shape.tuple(self.parse(str(t), offset + start_of(t)) for t in tokens)
 
     def _array(self, text: str, offset: int) -> Shape:
         tree = self._parse("array", text, offset)
@@ -87,14 +89,14 @@ class Shapes:
                 raise ParseError(f"{element_type} has no dimensions", span)
             return Shape(element_type)
         layout = self._layout(layouts[0], len(sizes), span) if layouts else default_layout(len(sizes))
-        return Shape(element_type, sizes, None, dynamic if any(dynamic) else (), layout)
+        return Shape(element_type, sizes, (), dynamic if any(dynamic) else (), layout)
 
     def _dimensions(self, tree: Tree, span: Span) -> tuple[tuple[int, ...], tuple[bool, ...]]:
         sizes, dynamic = [], []
         for dimension in tree.children[1:]:
-            if dimension.data != "dimension":
+            if not isinstance(dimension, Tree) or dimension.data != "dimension":
                 continue
-            last = dimension.children[-1]
+            last = tokens_of(dimension)[-1]
             unbounded = last.type == "UNBOUNDED"
             sizes.append(UNBOUNDED if unbounded else integer(last, span))
             dynamic.append(unbounded or len(dimension.children) == 2)
@@ -103,8 +105,9 @@ class Shapes:
         return tuple(sizes), tuple(dynamic)
 
     def _layout(self, tree: Tree, rank: int, span: Span) -> Layout:
-        order = tuple(integer(t, span) for t in tree.children if t.type == "INTEGER")
-        suffix = [t for t in tree.children if t.type == "LAYOUT_SUFFIX"]
+        tokens = tokens_of(tree)
+        order = tuple(integer(t, span) for t in tokens if t.type == "INTEGER")
+        suffix = [t for t in tokens if t.type == "LAYOUT_SUFFIX"]
         if len(order) != rank:
             raise ParseError(f"the shape has {rank} dimensions, its layout {len(order)}", span)
         if sorted(order) != list(range(rank)):
@@ -133,7 +136,7 @@ def check_size(shape: Shape, span: Span) -> None:
         parts += 1
         if depth > MAX_NESTING or parts > MAX_PARTS:
             raise ParseError("the tuple is too large: it has too many parts, or they nest too deep", span)
-        pending.extend((part, depth + 1) for part in top.tuple_shapes or ())
+        pending.extend((part, depth + 1) for part in top.tuple_shapes)
 
 
 def integer(text: str, span: Span) -> int:

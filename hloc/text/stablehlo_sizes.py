@@ -89,7 +89,9 @@ def _variables(text: str, types: list[_Argument]) -> dict[tuple[int, int], str]:
 def _chosen(types: list[_Argument], variables: Mapping[tuple[int, int], str], given: dict[str, int],
             name: str) -> dict[int, list[int]]:
     """The sizes of the arguments that have unbounded dimensions."""
-    known, missing, used = {}, [], set()
+    known: dict[int, list[int]] = {}
+    missing: list[str] = []
+    used: set[str] = set()
     for n, argument in enumerate(types):
         for d, size in enumerate(argument.sizes):
             if size is None:
@@ -102,7 +104,8 @@ def _chosen(types: list[_Argument], variables: Mapping[tuple[int, int], str], gi
                     missing.append(own[1] if own[1].isidentifier() else product[2] if product else own[0])
                 elif not 0 <= size <= MOST_SIZE:
                     raise UsageError(f"--size: dimension {own[0]} cannot have {size} elements")
-            known.setdefault(n, []).append(size)
+            if size is not None:                      # else it is missing, which is said below
+                known.setdefault(n, []).append(size)
     names = ", ".join(dict.fromkeys(missing))
     if missing:
         raise UsageError(f"{name} has dimensions without a size: {printable(names)[:500]}",

@@ -48,7 +48,8 @@ def syntax_error(source: Source, start: int | None, expected: Iterable[str], who
     text, wanted = source.text, set(expected)
     if start is None:
         return _end_of_text(source, wanted)
-    start = _SPACE.match(text, start).end()
+    space = _SPACE.match(text, start)
+    start = space.end() if space else start
     if start >= len(text):
         return _end_of_text(source, wanted)
     found = _WORD.match(text, start)
@@ -79,7 +80,8 @@ def _special_case(text: str, start: int, word: str, span: Span, expected: set[st
 def _bad_name(text: str, start: int, word: str, expected: set[str], source: Source) -> ParseError | None:
     """What stands where a name is wanted, and cannot be one."""
     if word == "ROOT" and "HEAD" in expected:
-        start = _AFTER_ROOT.match(text, start).end()
+        after = _AFTER_ROOT.match(text, start)
+        start = after.end() if after else start
         found = _WORD.match(text, start)
         word = found.group() if found else text[start:start + 1]
     span = Span(source, start, start + max(len(word), 1))

@@ -35,7 +35,9 @@ def cached_parser(file: Path, start: list[str], lexer: type[Lexer]) -> Lark:
         found = cache.opened(cache.digest(key), ".json")
         if found:
             with found:
-                return with_places(restored(parsed(found.read().decode(), key), lexer))
+                tables = parsed(found.read().decode(), key)
+            if tables is not None:
+                return with_places(restored(tables, lexer))
         parser = built(grammar, start, lexer)
         cache.put_bytes(cache.digest(key), ".json", written(parser, key).encode())
         return with_places(parser)

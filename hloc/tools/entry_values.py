@@ -31,5 +31,5 @@ def entry_values(module: Module, arrays: Sequence[np.ndarray], *, partial: bool 
     given = iter(arrays)
     for parameter in module.entry.parameters:
         parts = [next(given) for _ in leaves(parameter.shape)]
-        values[parameter] = parts[0] if parameter.shape.tuple_shapes is None else tuple(parts)
+        values[parameter] = parts[0] if not parameter.shape.is_aggregate else tuple(parts)
     return values

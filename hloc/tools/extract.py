@@ -127,7 +127,7 @@ def _results(home: Computation, kept: set[Instruction]) -> list[Instruction]:
 
 
 def _holds_token(shape: Shape) -> bool:
-    return shape.is_token or any(map(_holds_token, shape.tuple_shapes or ()))
+    return shape.is_token or any(map(_holds_token, shape.tuple_shapes))
 
 
 def _entry(home: Computation, kept: set[Instruction], cut: Sequence[Instruction], results: Sequence[Instruction],

@@ -28,7 +28,7 @@ def with_layouts(module: Module, order: str) -> Module:
 
 
 def _laid_out(shape: Shape, order: str) -> Shape:
-    if shape.tuple_shapes is not None:
+    if shape.is_aggregate:
         return Shape(shape.element_type, (), tuple(_laid_out(s, order) for s in shape.tuple_shapes))
     if not shape.is_array:
         return shape

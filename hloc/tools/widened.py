@@ -55,6 +55,6 @@ def _widen(instruction: Instruction) -> None:
 
 
 def _wide(shape: Shape) -> Shape:
-    if shape.tuple_shapes is not None:
+    if shape.is_aggregate:
         return Shape.tuple(map(_wide, shape.tuple_shapes))
     return shape.with_element_type("f32") if shape.element_type in NARROW else shape

@@ -37,7 +37,7 @@ def buffer_errors(module: Module, reachable: list[Computation]) -> Iterator[Veri
 
 
 def has_buffer(shape: Shape) -> bool:
-    return shape.element_type == "buffer" or any(map(has_buffer, shape.tuple_shapes or ()))
+    return shape.element_type == "buffer" or any(map(has_buffer, shape.tuple_shapes))
 
 
 def buffer_problem(i: Instruction) -> str | None:
@@ -72,7 +72,7 @@ def _pinning_problem(i: Instruction, target: str) -> str | None:
 def _handing_problem(i: Instruction) -> str | None:
     """A call returns each buffer that it takes, and no other."""
     aliases = operand_aliases(i)
-    taken, given = {(a.parameter, a.index) for a in aliases}, {a.output for a in aliases}
+    taken, given = {(a.parameter, a.parameter_index) for a in aliases}, {a.output for a in aliases}
     for number, operand in enumerate(i.operands):
         if any((number, place) not in taken for place in _places(operand.shape)):
             return f"operand {number} has a buffer that no result is"
@@ -85,7 +85,7 @@ def _places(shape: Shape, before: tuple[int, ...] = ()) -> list[tuple[int, ...]]
     """Tuple indices of the buffers."""
     if shape.element_type == "buffer":
         return [before]
-    return [p for n, part in enumerate(shape.tuple_shapes or ()) for p in _places(part, (*before, n))]
+    return [p for n, part in enumerate(shape.tuple_shapes) for p in _places(part, (*before, n))]
 
 
 def _writer_errors(computation: Computation) -> Iterator[VerifyError]:

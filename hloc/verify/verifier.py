@@ -233,10 +233,10 @@ def _check_operand_aliases(instruction: Instruction) -> None:
             raise VerifyError(f"output_to_operand_aliasing: {text(instruction.shape)} has nothing at "
                               f"{listed(alias.output)}", instruction.span)
         operands, given = [o.shape for o in instruction.operands], part_of(instruction.shape, alias.output)
-        taken = _parameter_part(operands, alias.parameter, alias.index)
+        taken = _parameter_part(operands, alias.parameter, alias.parameter_index)
         if taken is None:
             raise VerifyError(f"output_to_operand_aliasing: there is no operand ({alias.parameter}, "
-                              f"{listed(alias.index)})", instruction.span)
+                              f"{listed(alias.parameter_index)})", instruction.span)
         if instruction.opcode == "custom-call" and str(instruction.get("custom_call_target")) in PINNING:
             taken, given = (s.tuple_shapes[0] if s.element_type == "buffer" else s for s in (taken, given))
         if instruction.opcode in ("custom-call", "fusion", "async-start") and not agrees(taken, given):
@@ -350,7 +350,7 @@ def check_shape(instruction: Instruction) -> None:
     total, stack = 0, [instruction.shape]
     while stack:
         shape = stack.pop()
-        if shape.tuple_shapes is not None:
+        if shape.is_aggregate:
             stack.extend(shape.tuple_shapes)
         elif shape.is_array:
             problem = _array_problem(shape)
@@ -384,7 +384,7 @@ def _check_literal(instruction: Instruction) -> None:
         if literal is None:
             continue
         if isinstance(literal, tuple):
-            if shape.tuple_shapes is None or len(literal) != len(shape.tuple_shapes):
+            if not shape.is_aggregate or len(literal) != len(shape.tuple_shapes):
                 raise VerifyError(f"a tuple of {len(literal)} values is no {text(shape)}", instruction.span)
             stack.extend(zip(literal, shape.tuple_shapes))
         elif not _literal_fits(literal, shape):
@@ -454,8 +454,9 @@ def _header_errors(module: Module) -> Iterator[VerifyError]:
     shapes = [p.shape for p in module.entry.parameters]
     yield from _alias_errors(module, shapes)
     for donor in donors(module):
-        if _parameter_part(shapes, donor.parameter, donor.index) is None:
-            yield _header_error(module, "buffer_donor", f"there is no ({donor.parameter}, {listed(donor.index)})")
+        if _parameter_part(shapes, donor.parameter, donor.parameter_index) is None:
+            yield _header_error(module, "buffer_donor",
+                                f"there is no ({donor.parameter}, {listed(donor.parameter_index)})")
 
 
 def _header_error(module: Module, key: str, message: str) -> VerifyError:
@@ -485,8 +486,8 @@ def _alias_errors(module: Module, shapes: list[Shape]) -> Iterator[VerifyError]:
     taken: set[tuple] = set()
     for alias in aliases(module):
         result = part_of(module.entry.root.shape, alias.output)
-        parameter = _parameter_part(shapes, alias.parameter, alias.index)
-        sides = (("the result", alias.output), (f"parameter {alias.parameter}", alias.index))
+        parameter = _parameter_part(shapes, alias.parameter, alias.parameter_index)
+        sides = (("the result", alias.output), (f"parameter {alias.parameter}", alias.parameter_index))
         for shape, (what, index) in zip((result, parameter), sides):
             problem = "" if shape is not None and shape.is_array else "is no array"
             if (what, index) in taken:
@@ -495,8 +496,9 @@ def _alias_errors(module: Module, shapes: list[Shape]) -> Iterator[VerifyError]:
                 yield _header_error(module, "input_output_alias", f"{what} at {listed(index)} {problem}")
             taken.add((what, index))
         if result is not None and parameter is not None and result.num_bytes != parameter.num_bytes:
-            yield _header_error(module, "input_output_alias", f"{sides[0][0]} at {listed(alias.output)} is "
-                                f"{text(result)}, {sides[1][0]} at {listed(alias.index)} is {text(parameter)}")
+            yield _header_error(
+                module, "input_output_alias", f"{sides[0][0]} at {listed(alias.output)} is {text(result)}, "
+                f"{sides[1][0]} at {listed(alias.parameter_index)} is {text(parameter)}")
 
 
 def _parameter_part(parameters: list[Shape], number: int, index: tuple[int, ...]) -> Shape | None:
@@ -506,7 +508,7 @@ def _parameter_part(parameters: list[Shape], number: int, index: tuple[int, ...]
 def part_of(shape: Shape, index: tuple[int, ...]) -> Shape | None:
     """The shape at an index into nested tuples; None if there is none."""
     for position in index:
-        if shape.tuple_shapes is None or not 0 <= position < len(shape.tuple_shapes):
+        if not shape.is_aggregate or not 0 <= position < len(shape.tuple_shapes):
             return None
         shape = shape.tuple_shapes[position]
     return shape

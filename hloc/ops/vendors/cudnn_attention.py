@@ -12,7 +12,7 @@ fully masked row gives zeros, and the logarithm of zero. Dropout, packed sequenc
 """
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,22 +65,23 @@ def attention_of(instruction: Instruction) -> Attention:
         refuse(instruction, f"takes {count} operands, of which three arrays of rank 4")
     names = BACKWARD_PRODUCTS if backward else ("bmm1", "bmm2")
     found = [_dimensions(instruction, config.get(f"{name}_dot_dimension_numbers")) for name in names]
-    sums = None
+    rows, columns, sums = None, None, None
     if backward:
+        rows, columns = found[2:]
         batch = found[0].lhs_batch
         free = tuple(d for d in range(4) if d not in (*batch, *found[0].lhs_contracting))
         sums = DotDimensions(batch + free, batch + free, found[0].lhs_contracting, found[0].lhs_contracting)
-    missing = [None] * (4 - len(found))
+
     heads = [o.shape.dimensions[batch[1]] for o, batch in zip(instruction.operands, found[0][:2])]
     if heads[0] % heads[1]:
         refuse(instruction, f"{heads[1]} heads of keys do not divide {heads[0]} of queries")
     shapes = result_shapes(instruction)
     bias_gradient = backward and bias and len(shapes) > 3 and shapes[3].rank == 4
     return Attention(float(config.get("fmha_scale", 1)), causal, padding, int(config.get("sliding_window_length") or 0),
-                     bias, bias_gradient, heads[0] // heads[1], *found, *missing, sums)
+                     bias, bias_gradient, heads[0] // heads[1], found[0], found[1], rows, columns, sums)
 
 
-def _dimensions(instruction: Instruction, numbers: object) -> DotDimensions:
+def _dimensions(instruction: Instruction, numbers: Any) -> DotDimensions:
     if not isinstance(numbers, dict):
         refuse(instruction, "backend_config lacks dimension numbers")
     return DotDimensions(*(integers(numbers.get(f"{side}_{kind}_dimensions")) for kind in ("batch", "contracting")
@@ -109,6 +110,7 @@ def attention_backward(instruction: Instruction, *operands: np.ndarray):
     q, k, v, logarithms, gradient, *bias, out = map(wide, operands[:count])
     k, v = _for_each_head(call, k, call.scores), _for_each_head(call, v, call.scores)
     scores = _scores(call, q, k, bias, operands[count:])
+    assert call.sums is not None and call.rows is not None and call.columns is not None
     with np.errstate(invalid="ignore"):
         weights = np.where(scores == -np.inf, 0, np.exp(scores - logarithms[..., None]))
     inner = weights * (_product(gradient, v, call.scores) - _product(gradient, out, call.sums)[..., None])

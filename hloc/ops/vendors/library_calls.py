@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -119,12 +120,14 @@ def _convolution(instruction: Instruction, product: Convolution, lhs: np.ndarray
              for name, a in zip(given[product.wanted], (lhs, rhs))}
     sizes = tuple(result[d] for d in orders[product.wanted])
     parts[product.wanted] = _grouped(np.zeros(sizes), groups, product.wanted)
-    flipped = [3 + d for d, w in enumerate(product.window) if w.reversal]
+    flipped = tuple(3 + d for d, w in enumerate(product.window) if w.reversal)
     kernel, output = np.flip(parts["kernel"], flipped), parts["output"]
     padded = spread_and_pad(parts["input"], 3, product.window, 0)
     positions = [window_positions(size, w) for size, w in zip(parts["input"].shape[3:], product.window)]
     for place, slices in window_slices(product.window, positions):
-        seen, taps = padded[(..., *slices)], kernel[(..., *place)]
+        of_padded: tuple[Any, ...] = (..., *slices)
+        of_kernel: tuple[Any, ...] = (..., *place)
+        seen, taps = padded[of_padded], kernel[of_kernel]
         if product.wanted == "output":
             output += np.einsum("gbi...,goi->gbo...", seen, taps)
         elif product.wanted == "input":
@@ -133,9 +136,10 @@ def _convolution(instruction: Instruction, product: Convolution, lhs: np.ndarray
             taps += np.einsum("gbis,gbos->goi", seen.reshape(*seen.shape[:3], -1),
                               output.reshape(*output.shape[:3], -1))
     if product.wanted == "input":
-        inner = tuple(slice(w.padding_low, w.padding_low + size)
-                      for w, size in zip(product.window, parts["input"].shape[3:]))
-        parts["input"] = padded[(..., *inner)]
+        inner = (slice(w.padding_low, w.padding_low + size)
+                 for w, size in zip(product.window, parts["input"].shape[3:]))
+        of_input: tuple[Any, ...] = (..., *inner)
+        parts["input"] = padded[of_input]
     return _ungrouped(parts[product.wanted], product.wanted).transpose(np.argsort(orders[product.wanted]))
 
 
@@ -225,7 +229,7 @@ def cudnn_norm(instruction: Instruction, x: np.ndarray, scale: np.ndarray, *more
     """Layer norm over all dimensions but the first. Forward: x, scale, bias; y, then mean and 1/deviation where they
     are results. Backward: x, scale, dy, mean, 1/deviation; dx, dscale, dbias."""
     kind, epsilon = norm_configuration(instruction)
-    value, scale, more = wide(x), wide(scale), [wide(m) for m in more]
+    value, scale, more = wide(x), wide(scale), tuple(map(wide, more))
     inner = tuple(range(1, x.ndim))
     if kind != "LAYER_BWD":
         mean = value.mean(inner, keepdims=True)

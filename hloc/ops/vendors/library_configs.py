@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class Steps:
 
 # -- configurations ----------------------------------------------------------------------------------------------------
 
-def refuse(instruction: Instruction, what: str):
+def refuse(instruction: Instruction, what: str) -> NoReturn:
     raise UnsupportedError(f"custom-call to {unquoted(instruction.get('custom_call_target', ''))!r}: {what}",
                            instruction.span)
 

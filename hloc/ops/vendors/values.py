@@ -23,7 +23,7 @@ def check_handed_on(instruction: Instruction) -> None:
     shapes = [o.shape for o in instruction.operands]
     if len(shapes) == 1 and instruction.shape.compatible(shapes[0]):
         return
-    parts = instruction.shape.tuple_shapes or ()
+    parts = instruction.shape.tuple_shapes
     if len(shapes) < 2 or len(parts) != len(shapes) or not all(a.compatible(b) for a, b in zip(parts, shapes)):
         refuse(instruction, f"{text(instruction.shape)} is not what it is given")
 

@@ -35,7 +35,7 @@ def without_sizes(computation: Computation, have: Shape, want: Shape) -> None:
         return add("get-tuple-element", value.shape.tuple_shapes[number], [value], index=number)
 
     def taken(value: Instruction, have: Shape, want: Shape) -> Instruction:
-        if have.tuple_shapes is not None:
+        if have.is_aggregate:
             parts = [taken(part(value, n), *pair) for n, pair in enumerate(zip(have.tuple_shapes, want.tuple_shapes))]
             return add("tuple", Shape.tuple(p.shape for p in parts), parts)
         sizes = [w for h, w in zip(dynamic_of(have), dynamic_of(want)) if h]
@@ -60,7 +60,7 @@ def padded_shape(shape: Shape) -> Shape:
     """The shape with each dynamic array as a tuple of the array at its bounds and its sizes."""
     if not has_dynamic(shape):
         return shape
-    if shape.tuple_shapes is not None:
+    if shape.is_aggregate:
         return replace(shape, tuple_shapes=tuple(padded_shape(s) for s in shape.tuple_shapes))
     return Shape.tuple([static(shape), *[array("s32")] * sum(shape.dynamic_dimensions)])
 

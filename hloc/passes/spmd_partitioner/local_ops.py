@@ -43,7 +43,7 @@ class LocalOp:
         return self._joined(made, joining)
 
     def _shape(self, shape: Shape, results) -> Shape:
-        if shape.tuple_shapes is not None:
+        if shape.is_aggregate:
             return Shape.tuple(self._shape(s, results) for s in shape.tuple_shapes)
         return self.emitter.local(shape, next(results)) if shape.is_array else shape
 

@@ -108,7 +108,7 @@ class _Walk:
         if not shape.is_tuple:
             return self.emitter.reshard(value, shape.dimensions, source[0], target[0])
         parts, low = [], 0
-        for index, part in enumerate(shape.tuple_shapes or ()):
+        for index, part in enumerate(shape.tuple_shapes):
             high = low + len(parts_of(part))
             parts.append(self._tree(self._element(value, index), part, source[low:high], target[low:high]))
             low = high
@@ -123,7 +123,7 @@ class _Walk:
         return self._local(shape, iter(shardings))
 
     def _local(self, shape: Shape, shardings: Iterator[AxisSharding]) -> Shape:
-        if shape.tuple_shapes is not None:
+        if shape.is_aggregate:
             return Shape.tuple(self._local(s, shardings) for s in shape.tuple_shapes)
         return self.emitter.local(shape, next(shardings))
 

@@ -229,7 +229,7 @@ def _is_open(shape: Shape) -> bool:
         top = stack.pop()
         if top.element_type == "opaque" or top.is_dynamic or any(d < 0 for d in top.dimensions):
             return True
-        stack.extend(top.tuple_shapes or ())
+        stack.extend(top.tuple_shapes)
     return False
 
 

@@ -81,7 +81,7 @@ def _hashable(value: Any) -> str:
 
 def _plain(shape: Shape) -> Shape:
     """The shape without row-major layouts."""
-    if shape.tuple_shapes is not None:
+    if shape.is_aggregate:
         return Shape(shape.element_type, tuple_shapes=tuple(map(_plain, shape.tuple_shapes)))
     says_nothing = shape.layout is not None and shape.has_default_layout and not shape.layout.suffix
     return shape.with_layout(None) if says_nothing else shape
