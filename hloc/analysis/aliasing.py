@@ -126,8 +126,9 @@ def branch_operands(conditional: Instruction, leaves_of: Callable[[int], Sequenc
     for result in range(max(map(len, known), default=0)):
         named: dict[Hashable, list[tuple[int, int]]] = {}
         for slot, of in enumerate(known, start=1):
-            if of and of[result] is not None:
-                named.setdefault(leaves_of(slot)[of[result]], []).append((slot, of[result]))
+            leaf = of[result] if of else None
+            if leaf is not None:
+                named.setdefault(leaves_of(slot)[leaf], []).append((slot, leaf))
         free = [value for value in named if value not in taken]
         if free:
             best = max(free, key=lambda v: (len(named[v]), any(leaf == result for _, leaf in named[v])))

@@ -52,7 +52,9 @@ class Attention(NamedTuple):
     @property
     def side(self) -> int:
         """Which operand of the first dot has the keys: 0 or 1."""
-        return side_of(self.scores, self.walks[self.scores], self.keys)
+        side = side_of(self.scores, self.walks[self.scores], self.keys)
+        assert side is not None              # attention_of has checked it
+        return side
 
     @property
     def weights(self) -> Instruction:
@@ -138,13 +140,13 @@ def walks_of(members: Iterable[Instruction], scores: Instruction) -> dict[Instru
         walks = [found[o] for o in member.operands if o in found]
         if member in found or not walks:
             continue
-        walk: Walk | None = walks[0]
+        walk: Walk | None
         if member.opcode == "transpose":
-            walk = tuple(walk[d] for d in member.get("dimensions"))
+            walk = tuple(walks[0][d] for d in member.get("dimensions"))
         elif member.opcode in RESHAPES:
-            walk = reshaped(walk, member.shape.dimensions)
-        elif not is_elementwise(member) or any(w != walk for w in walks):
-            walk = None
+            walk = reshaped(walks[0], member.shape.dimensions)
+        else:
+            walk = walks[0] if is_elementwise(member) and all(w == walks[0] for w in walks) else None
         if walk is not None:
             found[member] = walk
     return found
@@ -175,14 +177,18 @@ def softmax_of(node: Instruction, sums: Iterable[Instruction]) -> Softmax | None
     """The softmax that ends in `node`, or in its exponential if the division comes later; sums: then the
     candidates for the sum."""
     node = behind(node, RENAMES)
+    divisor: Instruction | None
+    spread: list[tuple[Instruction, Instruction, Instruction]] = []
     if node.opcode == "exponential":
         exponential, later = node, True
         divisor = next((s for s in sums if behind(s.operands[0], RENAMES) is exponential), None)
-        spread = []
     else:
-        exponential, divisor, by = division_by_reduce(node) or (node, None, None)
+        divided = division_by_reduce(node)
+        if divided is None:
+            return None
+        exponential, divisor, by = divided
         exponential, later = behind(exponential, RENAMES), False
-        spread = [(by, divisor, node)]
+        spread.append((by, divisor, node))
     if divisor is None or exponential.opcode != "exponential" or not reduces_by(divisor, "add", 0.0) \
             or behind(divisor.operands[0], RENAMES) is not exponential:
         return None
@@ -264,7 +270,7 @@ def constant_value(node: Instruction) -> float | None:
     node = behind(node, SPREADS)
     if node.opcode != "constant" or not node.shape.is_array or node.shape.num_elements != 1 or node.literal is None:
         return None
-    return float(node.literal.reshape(()).astype(np.float64)) if node.shape.kind == "float" else None
+    return float(node.elements.reshape(()).astype(np.float64)) if node.shape.kind == "float" else None
 
 
 def reduces_by(reduce: Instruction, opcode: str, initial: float) -> bool:
@@ -383,22 +389,24 @@ def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]],
 
 def lies_by_strides(chain: list[Instruction]) -> bool:
     """Whether each dimension of the first of a chain of views has one stride in the last one's memory."""
-    walk: Walk | None = walk_of(chain[-1].shape.dimensions)
+    walk = walk_of(chain[-1].shape.dimensions)
     for node, before in zip(reversed(chain), reversed(chain[:-1])):
         if node.opcode == "transpose":
             walk = tuple(walk[node.get("dimensions").index(d)] for d in range(len(walk)))
         elif node.opcode in RESHAPES:
-            walk = reshaped(walk, before.shape.dimensions)
-        if walk is None:
-            return False
+            after = reshaped(walk, before.shape.dimensions)
+            if after is None:
+                return False
+            walk = after
     return True
 
 
 def divisor_of(attention: Attention, before: Instruction, node: Instruction) -> Instruction | None:
     """The broadcast sums by which `node` divides the second matmul's result `before`, row by row."""
-    x, reduce, by = division_by_reduce(node) or (None, None, None)
-    if x is not before or reduce is not attention.sum:
+    divided = division_by_reduce(node)
+    if divided is None or divided[:2] != (before, attention.sum):
         return None
+    _, reduce, by = divided
     output, slot = attention.output, attention.slot
     weights = attention.walks[attention.weights]
     rows = [weights[d] for d in free(output, slot)]

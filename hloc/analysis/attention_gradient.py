@@ -118,7 +118,9 @@ def _lines(products: tuple[Instruction, ...], outputs: tuple[Weighted, ...], col
     """The dimensions of each product, and of each output's weights, that are not the columns."""
     found = []
     for product in products:
-        gone = free_of_side(product, side_of(product, walks[product], columns))
+        side = side_of(product, walks[product], columns)
+        assert side is not None              # the caller has checked it
+        gone = free_of_side(product, side)
         found.append(tuple(w for d, w in enumerate(walks[product]) if d not in gone))
     for output in outputs:
         kept = (*batch(output.dot, output.slot), *free(output.dot, output.slot))

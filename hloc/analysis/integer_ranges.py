@@ -42,7 +42,7 @@ def interval_of_type(element_type: str) -> Interval:
 
 
 def _of_literal(instruction: Instruction, whole: Interval) -> Interval:
-    literal = instruction.literal
+    literal = instruction.array_literal
     return (int(literal.min()), int(literal.max())) if literal is not None and literal.size else whole
 
 

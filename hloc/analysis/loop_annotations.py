@@ -68,9 +68,9 @@ def contradictions(module: Module) -> Iterator[tuple[str, Span | None]]:
         config = backend_config(instruction)
         loop = loop_of(instruction, sites)
         induction = induction_of(loop) if loop is not None and config else None
-        if induction is None:
+        if loop is None or induction is None:
             continue
-        facts = trip_count(loop), induction.start, induction.step, induction.index
+        facts = trip_count(loop), induction.start, induction.step, induction.element
         for ((key, name), what), fact in zip(HINTS.items(), facts):
             said = hinted(config, key, name)
             if None not in (said, fact) and said != fact:

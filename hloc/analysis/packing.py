@@ -20,9 +20,14 @@ MOST_LENT = 1 << 17                             # examined pairs of such results
 class Array(Protocol):
     """The input of `lend` and of the packing algorithms: a size and a live range."""
 
-    size: int
-    first: int
-    last: int
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def last(self) -> int: ...
 
 
 class Life(NamedTuple):
@@ -119,17 +124,17 @@ class Timeline:
 
     def near(self, group: Array) -> list[Placed]:
         """All groups live at the group's time, and possibly others, by offset."""
-        touched = self._touched(group)
+        touched = self._touched(group.first, group.last)
         if len(touched) == 1:
             return touched[0]
         return self._all if len(touched) > self.FEW else sorted({piece for pieces in touched for piece in pieces})
 
     def add(self, piece: Placed) -> None:
-        for pieces in (self._all, *self._touched(piece)):
+        for pieces in (self._all, *self._touched(piece.first, piece.last)):
             bisect.insort(pieces, piece)
 
-    def _touched(self, life: Array) -> list[list[Placed]]:
-        return self._slices[life.first // self._width:life.last // self._width + 1]
+    def _touched(self, first: int, last: int) -> list[list[Placed]]:
+        return self._slices[first // self._width:last // self._width + 1]
 
 
 class FreeList:

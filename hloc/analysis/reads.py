@@ -124,9 +124,9 @@ class Contexts:
 
     def absorb(self, other: Contexts) -> dict[int, int]:
         """Merge the contexts of a kernel over the same elements: its numbers -> the numbers here."""
-        here: dict[int | None, int | None] = {None: None, BASE: BASE}
+        here = {BASE: BASE}
         for (kind, parent, *details), number in other._numbers.items():
-            key = (kind, here[parent], *details)
+            key = (kind, None if parent is None else here[parent], *details)
             if number in here:
                 self.alias(key, here[number])
             else:
@@ -135,7 +135,6 @@ class Contexts:
             self._quotients.setdefault(here[number], (here[base], divisor))
         for number, rows in other._components.items():
             self._components.setdefault(here[number], here[rows])
-        del here[None]
         return here
 
     def total(self, contexts: Iterable[int]) -> int:
@@ -227,4 +226,4 @@ def own_position_parameters(computation: Computation) -> set[int]:
         for number, operand in enumerate(instruction.operands):
             asked[operand].update(BASE if instruction in beside and number == 0 else
                                   contexts.through(instruction, number, c) for c in asked[instruction])
-    return {p.parameter_number for p in computation.parameters if asked[p] <= {BASE}}
+    return {p.number for p in computation.parameters if asked[p] <= {BASE}}

@@ -77,9 +77,10 @@ def invariant_elements(loop: Loop) -> set[int]:
 
 
 class Induction(NamedTuple):
-    """Element `index` starts at `start` and grows by `step`; the loop goes on while `direction` holds to `limit`."""
+    """Carried element number `element` starts at `start` and grows by `step`; the loop goes on while `direction` holds
+    to `limit`."""
 
-    index: int
+    element: int
     start: int
     step: int
     direction: str
@@ -115,7 +116,7 @@ def known(instruction: Instruction, loop: Loop) -> int | None:
 
 def integer(instruction: Instruction) -> int | None:
     """The value of an integer constant of one element."""
-    literal = instruction.literal
+    literal = instruction.array_literal
     if instruction.opcode != "constant" or literal is None or instruction.shape.element_type not in INTEGRAL:
         return None
     return int(literal.reshape(-1)[0]) if literal.size == 1 else None
@@ -139,7 +140,7 @@ def trip_count(loop: Loop) -> int | None:
     if induction is None:
         return None
     _, start, step, direction, limit = induction
-    row = ELEMENT_TYPES[loop.initial[induction.index].shape.element_type]
+    row = ELEMENT_TYPES[loop.initial[induction.element].shape.element_type]
     if row.kind == "unsigned" and step >= 1 << (row.bits - 1):
         step -= 1 << row.bits                                 # adding 2^n - 1 subtracts 1
     count = count_steps(start, step, direction, limit)

@@ -65,7 +65,7 @@ class Group(NamedTuple):
                 for step, ufunc, over in self.members:
                     operands = [part[s] for s in step.sources]
                     if ufunc is not None:
-                        value = ufunc(*operands, out=part.get(over))
+                        value = ufunc(*operands, out=part.get(over) if over is not None else None)
                     else:
                         value = step.function(evaluator, step.instruction, *operands)
                     part[step.target] = value
@@ -155,8 +155,10 @@ def _with_lifetimes(runs: Sequence[Sequence], steps: Sequence[Any]) -> tuple[Gro
         else:
             (step,) = run
             dead += (step.target,) * (step.target not in read_later)
-            if not parts or isinstance(parts[-1], Group):
-                parts.append([])
-            parts[-1].append(step._replace(dead=dead))
+            last = parts[-1] if parts else None
+            if isinstance(last, list):
+                last.append(step._replace(dead=dead))
+            else:
+                parts.append([step._replace(dead=dead)])
         read_later.update(read)
     return tuple(part if isinstance(part, Group) else tuple(reversed(part)) for part in reversed(parts))

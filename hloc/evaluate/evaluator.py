@@ -114,6 +114,7 @@ class Evaluator:
     def run(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Flattened entry parameters in, flattened results out."""
         rest = iter(arrays)
+        assert self.module is not None
         entry = self.module.entry
         results = flatten(self.call(entry, [unflatten(p.shape, rest) for p in entry.parameters]))
         return tuple(r if r.flags.c_contiguous and r.flags.writeable else r.copy() for r in results)   # views: copied
@@ -131,7 +132,7 @@ class Evaluator:
         if computation not in self._parts:
             self._parts[computation] = parts_of(plan.steps)
         for part in self._parts[computation] or (plan.steps,):
-            if type(part) is Group:
+            if isinstance(part, Group):
                 part.run(self, values)
             else:
                 self.run_steps(part, values)

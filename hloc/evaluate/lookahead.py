@@ -67,9 +67,9 @@ def counters_of(body: Computation) -> Counters | None:
         elif value.opcode == "add" and value.shape.rank == 0 and value.shape.kind in ("signed", "unsigned"):
             a, b = value.operands
             element, stride = (a, b) if b.literal is not None else (b, a)
-            if stride.literal is not None and _is_element(element, parameter, number) and \
-                    stride.literal.dtype.kind in "iu":
-                strides[number] = stride.literal
+            amount = stride.array_literal
+            if amount is not None and _is_element(element, parameter, number) and amount.dtype.kind in "iu":
+                strides[number] = amount
     return Counters(strides, frozenset(invariant)) if strides else None
 
 

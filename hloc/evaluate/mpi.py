@@ -46,7 +46,8 @@ def mpi_device(module: Module) -> MpiDevice:
         replicas = world.size
     if world.size > 1:
         refuse_unpartitioned(module)
-    return MpiDevice(world, *divmod(world.rank, partitions), replicas, partitions)
+    replica, partition = divmod(world.rank, partitions)
+    return MpiDevice(world, replica, partition, replicas, partitions)
 
 
 class DifferentProgramsError(RunError):

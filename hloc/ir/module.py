@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hloc.errors import Span
+from hloc.errors import HlocError, Span
 from hloc.ir.attributes import WindowDim
 from hloc.ir.shapes import Shape, leaves
 from hloc.source_lines import Frame, frames
@@ -67,6 +67,24 @@ class Instruction:
             inside = reversed(self.called_computations[0].instructions)
             found = next((f for f in (i.written_at() for i in inside if i.opcode != "fusion") if f), ())
         return found
+
+    @property
+    def array_literal(self) -> np.ndarray | None:
+        """The literal of an array constant; None for a tuple, where the text omits it, and for other opcodes."""
+        return None if isinstance(self.literal, tuple) else self.literal
+
+    @property
+    def elements(self) -> np.ndarray:
+        """The literal of an array constant that is known to have one."""
+        literal = self.array_literal
+        assert literal is not None, f"{self.name} has no array"
+        return literal
+
+    @property
+    def number(self) -> int:
+        """The number of a parameter."""
+        assert self.parameter_number is not None, f"{self.name} is no parameter"
+        return self.parameter_number
 
     @property
     def line(self) -> int | str | None:
@@ -135,7 +153,7 @@ class Module:
             source.tables = tables    # errors resolve metadata by them
         self.is_scheduled = False
         self.default_inputs: tuple[np.ndarray, ...] | None = None      # flattened arguments from the module's file
-        self.faults: tuple[Exception, ...] = ()        # of the verifier, if it was not refused (hloc/verify)
+        self.faults: tuple[HlocError, ...] = ()        # of the verifier, if it was not refused (hloc/verify)
 
     def __repr__(self) -> str:
         count = len(self.computations)

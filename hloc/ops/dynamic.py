@@ -52,8 +52,8 @@ def infer_set_dimension_size(instruction: Instruction) -> Shape:
     operand, size = array_operand(instruction, 0), array_operand(instruction, 1)
     axis = _dimension(instruction, operand)
     require(size.rank == 0 and size.element_type == "s32", instruction, f"the size must be s32[], is {text(size)}")
-    literal = instruction.operands[1].literal
-    whole = isinstance(literal, np.ndarray) and int(literal) == operand.dimensions[axis]
+    literal = instruction.operands[1].array_literal
+    whole = literal is not None and int(literal) == operand.dimensions[axis]
     dynamic = [not whole if d == axis else flag for d, flag in enumerate(dynamic_of(operand))]
     return replace(operand, dynamic_dimensions=tuple(dynamic) if any(dynamic) else (),
                    layout=default_layout(operand.rank))

@@ -75,9 +75,9 @@ def _marked_shape(i: Instruction, taken: dict[Computation, list[Shape]]) -> Shap
         return _with_flags(i.shape, [any(f) for f in zip(*map(dynamic_of, alike))]) if alike else i.shape
     if i.opcode == "reduce-window":
         flags = [any(f) for f in zip(*map(dynamic_of, operands[:len(operands) // 2]))]
-        parts = i.shape.tuple_shapes
-        return _with_flags(i.shape, flags) if parts is None else replace(
-            i.shape, tuple_shapes=tuple(_with_flags(s, flags) for s in parts))
+        if not i.shape.is_aggregate:
+            return _with_flags(i.shape, flags)
+        return replace(i.shape, tuple_shapes=tuple(_with_flags(s, flags) for s in i.shape.tuple_shapes))
     inferred = OPS[i.opcode].infer(i)
     return i.shape if inferred is None else _merged(i.shape, inferred)
 

@@ -94,8 +94,8 @@ def _alike(a: Instruction, b: Instruction) -> bool:
     ignored = ("metadata", "frontend_attributes", "origin")
     mine, theirs = ({k: v for k, v in i.attributes.items() if k not in ignored} for i in (a, b))
     if a.opcode == b.opcode == "constant":
-        return isinstance(a.literal, np.ndarray) and isinstance(b.literal, np.ndarray) and a.shape == b.shape \
-            and a.literal.tobytes() == b.literal.tobytes()
+        left, right = a.array_literal, b.array_literal
+        return left is not None and right is not None and a.shape == b.shape and left.tobytes() == right.tobytes()
     return (a.opcode, a.shape, len(a.operands), mine) == (b.opcode, b.shape, len(b.operands), theirs)
 
 

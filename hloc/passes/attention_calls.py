@@ -44,6 +44,7 @@ def forward(module: Module, e: Expressions, instruction: Instruction) -> list[In
 def backward(module: Module, e: Expressions, instruction: Instruction) -> list[Instruction]:
     """The gradients of q, k and v, and of the bias if it is a result."""
     call = attention_of(instruction)
+    assert call.sums is not None and call.rows is not None and call.columns is not None      # of a backward call
     count = 6 + call.bias
     q, k, v, logarithms, gradient, *bias, out = (e.convert(o, "f32") for o in instruction.operands[:count])
     k, v = for_each_head(e, call, k, call.scores), for_each_head(e, call, v, call.scores)

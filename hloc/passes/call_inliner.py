@@ -67,7 +67,7 @@ def inline(callee: Computation, arguments: Sequence[Instruction], rewriter: Rewr
     made: dict[Instruction, Instruction] = {}
     for old in callee.instructions:
         if old.opcode == "parameter":
-            made[old] = arguments[old.parameter_number]
+            made[old] = arguments[old.number]
             continue
         made[old] = rewriter.adopt(old, [made[operand] for operand in old.operands])
         metadata = str(old.get("metadata", ""))

@@ -73,7 +73,8 @@ class Cholesky:
 
     def panels(self, a: Instruction) -> list[Instruction]:
         """The factor, panel by panel, each with all n columns; elements left of the diagonal are not valid yet."""
-        e, done = self.e, []
+        e = self.e
+        done: list[Instruction] = []
         for start in range(0, self.n, PANEL):
             limit = min(self.n, start + PANEL)
             rest = e.slice(a, {self.rank - 2: (start, limit), self.rank - 1: (start, self.n)})

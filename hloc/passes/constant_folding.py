@@ -112,5 +112,7 @@ def evaluate_one(instruction: Instruction, evaluator: Evaluator):
     """The value of an instruction whose operands are constants, broadcast constants or iotas."""
     values = [operand.literal if operand.opcode == "constant" else evaluate_one(operand, evaluator)
               for operand in instruction.operands]
+    evaluate = OPS[instruction.opcode].evaluate
+    assert evaluate is not None                      # of an op in FOLDABLE
     with np.errstate(all="ignore"):
-        return OPS[instruction.opcode].evaluate(evaluator, instruction, *values)
+        return evaluate(evaluator, instruction, *values)

@@ -209,7 +209,7 @@ class CopyInserter:
         for leaf, value in enumerate(self.values[self.computation.root]):
             owner = self.memory(value)
             opcode = owner.instruction.opcode
-            given = opcode == "parameter" and self.donated.get(owner.instruction.parameter_number, -1) == leaf
+            given = opcode == "parameter" and self.donated.get(owner.instruction.number, -1) == leaf
             if owner in seen or (opcode in ("parameter", "constant") and not given):
                 copied.append(leaf)
             seen.add(owner)

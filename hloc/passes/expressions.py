@@ -69,6 +69,7 @@ class Expressions:
         if shape is None:
             draft = Instruction("draft", opcode, Shape("opaque"), operands, attributes, span=self.span)
             shape = OPS[opcode].infer(draft)
+            assert shape is not None, f"the shape of {opcode} must be given"
         return self.builder.add(opcode, shape, operands, attributes)
 
     # -- constants -----------------------------------------------------------------------------------------------------

@@ -60,13 +60,11 @@ class Scheduler:
 
     def best(self) -> tuple[list[Instruction], int]:
         """The order with the smallest peak, and that peak in bytes."""
-        order, best = None, 0
-        for candidate in (self.as_written, self.depth_first, self.list_schedule):
-            found = self.with_late_sources(candidate())
-            peak = peak_bytes(found, self.computation.root, self.values, self.inner, is_entry=self.is_entry)
-            if order is None or peak < best:
-                order, best = found, peak
-        return order, best
+        orders = (self.with_late_sources(candidate())
+                  for candidate in (self.as_written, self.depth_first, self.list_schedule))
+        peaks = ((order, peak_bytes(order, self.computation.root, self.values, self.inner, is_entry=self.is_entry))
+                 for order in orders)
+        return min(peaks, key=lambda found: found[1])
 
     # -- constraints --------------------------------------------------------------------------------------------------
 
@@ -127,7 +125,8 @@ class Scheduler:
 
         Their operands are always live, so no other live range grows."""
         position = {instruction: n for n, instruction in enumerate(order)}
-        place, wanted = dict(position), {}                  # wanted: the position of the first user
+        place = dict(position)
+        wanted: dict[Instruction, int] = {}                 # the position of the first user
         for instruction in reversed(order):
             if instruction in self.sources:
                 place[instruction] = wanted.get(instruction, position[instruction])

@@ -149,7 +149,7 @@ class Profile:
         """Whether a value is live at `place`, or always."""
         if value.instruction.opcode in NOT_OURS or value in self.kept:
             return True
-        uses = self.uses.get(value, ())
+        uses = self.uses.get(value, [])
         return self.position[value.instruction] <= place and bool(uses) and uses[-1] >= place
 
     def idle(self, place: int) -> Iterator[tuple[Value, int]]:

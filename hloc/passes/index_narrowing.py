@@ -26,6 +26,7 @@ from collections.abc import Iterable
 
 from hloc.analysis.integer_ranges import SAME, interval, interval_of_type
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape
+from hloc.ir.narrowing import all_known
 from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
@@ -55,7 +56,7 @@ def narrow_compare(compare: Instruction, rewriter: Rewriter) -> Instruction | No
     if compare.operands[0].shape.element_type not in WIDE or not compare.shape.dimensions:
         return None
     operands = [narrowed(o, rewriter) for o in compare.operands]
-    if None in operands:
+    if not all_known(operands):
         return None
     return rewriter.add("compare", compare.shape, operands, {"direction": compare.get("direction")})
 
@@ -78,7 +79,7 @@ def narrowed(x: Instruction, rewriter: Rewriter, depth: int = DEEPEST) -> Instru
     if x.opcode == "iota":
         return rewriter.change(x, shape=shape)
     if x.opcode == "constant":
-        return rewriter.add("constant", shape, literal=x.literal.astype(ELEMENT_TYPES[NARROW].dtype))
+        return rewriter.add("constant", shape, literal=x.elements.astype(ELEMENT_TYPES[NARROW].dtype))
     if x.opcode == "convert":
         source, row = x.operands[0], ELEMENT_TYPES[x.operands[0].shape.element_type]
         fits = row.kind in ("signed", "unsigned", "pred") and row.bits <= (32 if row.kind == "signed" else 31)
@@ -86,7 +87,7 @@ def narrowed(x: Instruction, rewriter: Rewriter, depth: int = DEEPEST) -> Instru
     if x.opcode not in SAME and (x.opcode not in ARITHMETIC or rewriter.uses(x) > 1):
         return None
     operands = [narrowed(o, rewriter, depth - 1) for o in x.operands]
-    return None if None in operands else rewriter.change(x, operands=operands, shape=shape)
+    return rewriter.change(x, operands=operands, shape=shape) if all_known(operands) else None
 
 
 def narrow_reduce(module: Module, reduce: Instruction, rewriter: Rewriter,
@@ -97,8 +98,8 @@ def narrow_reduce(module: Module, reduce: Instruction, rewriter: Rewriter,
     chosen = chosen_places(reduce.get("to_apply"))
     if not chosen:
         return None
-    x, places, low, first = reduce.operands
-    places, first = narrowed(places, rewriter), narrowed(first, rewriter)
+    x, low = reduce.operands[0], reduce.operands[2]
+    places, first = (narrowed(reduce.operands[n], rewriter) for n in (1, 3))
     if places is None or first is None:
         return None
     values, wide = reduce.shape.tuple_shapes

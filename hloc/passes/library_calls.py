@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hloc.ir import ConvolutionDimensionNumbers, Instruction, Module, Shape, Window, WindowDim, array
 from hloc.ops.checks import target_of
@@ -101,8 +102,9 @@ def values_of(module: Module, e: Expressions, instruction: Instruction) -> list[
     type_ = next((WIDE[k] for k in ("c128", "c64", "f64") if k in kinds | {result.element_type}), "f32")
     if not call.steps and not whole:
         type_ = result.element_type
-    value = (matmul if isinstance(call.product, Matmul) else convolution)(
-        e, instruction, call.product, "s32" if whole else type_)
+    computed = "s32" if whole else type_
+    value = matmul(e, instruction, call.product, computed) if isinstance(call.product, Matmul) else \
+        convolution(e, instruction, call.product, computed)
     if whole and (call.steps or result.element_type != "s32"):
         value = e.convert(value, type_)
     values = [value]
@@ -331,7 +333,7 @@ def radix_sort(module: Module, e: Expressions, instruction: Instruction) -> Inst
     body = Body(instruction.span)
     scalars = [body.parameter(2 * n + side, array(o.shape.element_type))
                for n, o in enumerate(operands) for side in (0, 1)]
-    total = {"type": "TOTALORDER"} if operands[0].shape.kind == "float" else {}
+    total: dict[str, Any] = {"type": "TOTALORDER"} if operands[0].shape.kind == "float" else {}
     before = Expressions(body, instruction.span).op(
         "compare", *scalars[:2], direction="GT" if sorts_down(instruction) else "LT", **total)
     shapes = [o.shape.with_default_layout() for o in operands]

@@ -29,8 +29,8 @@ def scalar_source(instruction: Instruction) -> Instruction | None:
     """The constant of one element that `instruction` is or spreads, else None."""
     while instruction.opcode in ("broadcast", "reshape"):
         instruction = instruction.operands[0]
-    if instruction.opcode == "constant" and instruction.literal is not None and instruction.shape.is_array \
-            and instruction.literal.size == 1:
+    literal = instruction.array_literal
+    if instruction.opcode == "constant" and literal is not None and instruction.shape.is_array and literal.size == 1:
         return instruction
     return None
 
@@ -38,7 +38,7 @@ def scalar_source(instruction: Instruction) -> Instruction | None:
 def splat(instruction: Instruction) -> Any:
     """The one value of a constant whose elements are all the same, as a NumPy scalar; else None."""
     source = scalar_source(instruction)
-    return None if source is None else source.literal.reshape(())[()]
+    return None if source is None else source.elements.reshape(())[()]
 
 
 def is_splat(instruction: Instruction, value: float) -> bool:

@@ -25,7 +25,8 @@ def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     if instruction.opcode not in PRODUCTS:
         return None
     result = instruction.shape.element_type
-    wanted = sum_type(*(o.shape.element_type for o in instruction.operands[:2]), result)
+    lhs, rhs = (o.shape.element_type for o in instruction.operands[:2])
+    wanted = sum_type(lhs, rhs, result)
     if result != "f8e8m0fnu" and (wanted == result or (wanted == "f32" and ELEMENT_TYPES[result].kind == "float")):
         return None
     product = rewriter.add(instruction.opcode, instruction.shape.with_element_type(wanted), list(instruction.operands),

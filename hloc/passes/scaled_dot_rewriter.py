@@ -26,7 +26,7 @@ def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     e = Expressions(rewriter, instruction.span)
     lhs, rhs, lhs_scale, rhs_scale = instruction.operands
     attributes = {k: v for k, v in instruction.attributes.items() if k.endswith("_dims") or k in PRECISION}
-    types = [scaled_type(instruction, n) for n in (0, 1)]
+    types = scaled_type(instruction, 0), scaled_type(instruction, 1)
     shape = array(sum_type(*types, instruction.shape.element_type), *instruction.shape.dimensions)
     product = e.op("dot", scaled(e, lhs, lhs_scale, types[0]), scaled(e, rhs, rhs_scale, types[1]), shape=shape,
                    **attributes)

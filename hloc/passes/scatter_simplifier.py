@@ -112,8 +112,8 @@ def combines(instruction: Instruction) -> bool:
 
 def constant_values(indices: Instruction) -> np.ndarray | None:
     """The indices as a flat array where they are known, else None."""
-    if indices.opcode == "constant" and indices.literal is not None:
-        return indices.literal.reshape(-1)
+    if indices.opcode == "constant" and indices.array_literal is not None:
+        return indices.array_literal.reshape(-1)
     value = splat(indices)
     return None if value is None else np.full(indices.shape.num_elements, value)
 

@@ -75,7 +75,7 @@ def _import_sharding(instruction: Instruction, meshes: Meshes) -> None:
 def check_ranks(found: Sequence[Sharding], shapes: Sequence[Shape], instruction: Instruction) -> None:
     """VerifyError where a sharding has not as many dimensions as its array, or axes that its mesh has not."""
     for sharding, shape in zip(found, shapes):
-        if sharding.kind != "named":
+        if sharding.kind != "named" or sharding.mesh is None:
             continue
         if shape.is_array and sharding.data_rank != shape.rank:
             raise VerifyError(f"{sharding} has {sharding.data_rank} dimensions, {shape.to_string(False)} has "
@@ -127,7 +127,7 @@ def _region(instruction: Instruction, meshes: Meshes, key: str) -> tuple[list[Sh
 
 def inside(sharding: Sharding, axes: Sequence[str]) -> Sharding:
     """What is left of a sharding within a computation that is manual along `axes`."""
-    if sharding.kind != "named":
+    if sharding.kind != "named" or sharding.mesh is None:
         return sharding
     dimensions = tuple(d._replace(axes=tuple(u for u in d.axes if u.name not in axes)) for d in sharding.dimensions)
     manual = _named_role(sharding.mesh, axes)
@@ -182,7 +182,7 @@ def _joined(rewriter: Rewriter, instruction: Instruction, parts: Sequence[Instru
 
 def check_local(full: Shape, local: Shape, sharding: Sharding, axes: Sequence[str], instruction: Instruction) -> None:
     """VerifyError where the local shape is not the full one divided along the manual axes."""
-    if sharding.kind != "named" or not full.is_array:
+    if sharding.kind != "named" or sharding.mesh is None or not full.is_array:
         return
     sizes = dict(sharding.mesh.axes)
     for number, (dimension, whole, part) in enumerate(zip(sharding.dimensions, full.dimensions, local.dimensions)):

@@ -72,7 +72,7 @@ class Reducers:
             if is_narrow(instruction):
                 instruction.shape = instruction.shape.with_element_type("f32")
                 if instruction.opcode == "constant":
-                    instruction.literal = instruction.literal.astype(numpy_dtype("f32"))
+                    instruction.literal = instruction.elements.astype(numpy_dtype("f32"))
         self.module.computations.insert(self.module.computations.index(reducer), copy)
         return copy
 
@@ -181,7 +181,7 @@ class _Body:
         """A value that stays narrow, in f32; constants, and what spreads them, are written anew."""
         shape = operand.shape.with_element_type("f32")
         if operand.opcode == "constant":
-            new = operand.copy(shape=shape, literal=operand.literal.astype(numpy_dtype("f32")))
+            new = operand.copy(shape=shape, literal=operand.elements.astype(numpy_dtype("f32")))
         elif operand.opcode in ("broadcast", "reshape") and is_splat_constant(operand):
             new = operand.copy(shape=shape, operands=[self.in_f32(operand.operands[0])])
         else:

@@ -85,7 +85,7 @@ def smaller_comparator(module: Module, comparator: Computation, needed: tuple[in
             continue
         made[old] = old.copy(operands=[made[o] for o in old.operands])
         if old.opcode == "parameter":
-            made[old].parameter_number = position[old.parameter_number]
+            made[old].parameter_number = position[old.number]
     taken = {c.name for c in module.computations}
     number = next(n for n in range(len(taken) + 1) if f"{comparator.name}.{n}" not in taken)
     new = Computation(f"{comparator.name}.{number}", made.values(), made[comparator.root], dict(comparator.attributes),

@@ -10,6 +10,8 @@ change the order of the free dimensions.
 """
 from __future__ import annotations
 
+from typing import Any
+
 from hloc.ir import Instruction, Module
 from hloc.passes.algebraic_simplifier.products import free_dimensions
 from hloc.passes.context import PassContext
@@ -46,6 +48,6 @@ def fold_side(instruction: Instruction, slot: int, side: str, rewriter: Rewriter
                                  shape=source.shape.with_element_type(operand.shape.element_type), sharding=None)
     operands = list(instruction.operands)
     operands[slot] = source
-    dimensions = {f"{side}_batch_dims": tuple(order[d] for d in batch) or None,
+    dimensions: dict[str, Any] = {f"{side}_batch_dims": tuple(order[d] for d in batch) or None,
                   f"{side}_contracting_dims": tuple(order[d] for d in contracting)}
     return rewriter.change(instruction, operands=operands, **dimensions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Union
 
 from hloc.ir import Instruction, Module
 from hloc.ops.checks import target_of
@@ -17,7 +18,7 @@ from hloc.ops.vendors.values import check_alike, check_handed_on, handed_on
 from hloc.passes.expressions import Expressions
 from hloc.passes.library_calls import STEPS, mean, over_rows, results, softmax_along, widened
 
-Write = Callable[[Module, Expressions, Instruction], Instruction]
+Write = Callable[[Module, Expressions, Instruction], Union[Instruction, None]]
 
 
 def vendor_value(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:

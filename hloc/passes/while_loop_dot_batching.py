@@ -54,7 +54,7 @@ def while_loop_dot_batching(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         loop = loop_of(instruction, sites)
         found = step_dots(loop) if loop is not None else []
-        return batch(loop, found, rewriter) if found else None
+        return batch(loop, found, rewriter) if loop is not None and found else None
 
     return rewrite_module(module, visit, revisit=False, opcodes=("while",))
 

@@ -55,7 +55,7 @@ def while_loop_dot_merger(module: Module, context: PassContext) -> bool:
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
         loop = loop_of(instruction, sites)
         found = mergeable(loop) if loop is not None else []
-        return merge(loop, found, rewriter) if found else None
+        return merge(loop, found, rewriter) if loop is not None and found else None
 
     return rewrite_module(module, visit, revisit=False, opcodes=("while",))
 
@@ -83,7 +83,8 @@ def member_of(dot: Instruction, body: Computation, same: set[int]) -> Member | N
         return None
     for side, contracting in ((0, "rhs_contracting_dims"), (1, "lhs_contracting_dims")):
         rows, matrix = dot.operands[side].shape, dot.operands[1 - side].shape
-        weight, summed = element_read(dot.operands[1 - side], body), dot.get(contracting) or ()
+        weight = element_read(dot.operands[1 - side], body)
+        summed: tuple[int, ...] = dot.get(contracting) or ()
         if weight not in same or matrix.rank != 2 or len(summed) != 1:
             continue
         count = rows.num_elements // max(1, matrix.dimensions[summed[0]])

@@ -68,7 +68,8 @@ def sink_into(computation: Computation, constants: dict[int, Instruction | None]
             instruction.operands = [known.get(o, o) for o in instruction.operands]
             changed = True
         result.append(instruction)
-        source = constants.get(element_read(instruction, computation))
+        element = element_read(instruction, computation)
+        source = constants.get(element) if element is not None else None
         if source is not None:
             result.extend(copies := constant_like(instruction, source, names))
             known[instruction] = copies[-1]
@@ -81,7 +82,7 @@ def sink_into(computation: Computation, constants: dict[int, Instruction | None]
 def constant_like(instruction: Instruction, source: Instruction, names: Names) -> list[Instruction]:
     """The instructions that make a constant of one element, spread over the shape of `instruction`."""
     scalar = Instruction(names.fresh("constant"), "constant", source.shape.with_dimensions(()),
-                         literal=source.literal.reshape(()), span=instruction.span)
+                         literal=source.elements.reshape(()), span=instruction.span)
     if not instruction.shape.dimensions:
         return [scalar]
     return [scalar, Instruction(names.fresh("broadcast"), "broadcast", instruction.shape, [scalar],
@@ -115,7 +116,7 @@ def needed_elements(loop: Loop, read_outside: set[int]) -> set[int]:
     live: set[Instruction] = set()
     work = [i for i in loop.body.instructions if has_side_effect(i)] + list(control_dependent(loop.body))
     needed: set[int] = set()
-    reads = {element_read(i, loop.condition) for i in loop.condition.instructions} - {None}
+    reads = {n for i in loop.condition.instructions if (n := element_read(i, loop.condition)) is not None}
     waiting = list(read_outside | reads)
     while work or waiting:
         if waiting:
@@ -128,9 +129,9 @@ def needed_elements(loop: Loop, read_outside: set[int]) -> set[int]:
         if instruction not in live:
             live.add(instruction)
             work.extend(instruction.operands)
-            index = element_read(instruction, loop.body)
-            if index is not None:
-                waiting.append(index)
+            read = element_read(instruction, loop.body)
+            if read is not None:
+                waiting.append(read)
     return needed
 
 

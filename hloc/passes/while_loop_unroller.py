@@ -35,7 +35,7 @@ def while_loop_unroller(module: Module, context: PassContext) -> bool:
         if loop is None or not may_be_one_kernel(loop) or long_functions_wait(loop, context):
             return None
         state = instruction.operands[0]
-        for _ in range(trip_count(loop)):
+        for _ in range(trip_count(loop) or 0):
             state = inline(loop.body, [state], rewriter)
         return state
 

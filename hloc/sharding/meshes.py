@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 
+from hloc.ir.narrowing import all_known
 from hloc.sharding.annotation import AxisUse, Iota, NamedMesh, Sharding
 
 Axes = tuple[int, ...]
@@ -281,7 +282,7 @@ def axes_of(sharding: Sharding, rank: int, mesh: DeviceMesh) -> AxisSharding | N
         return replicated(rank) if sharding.kind == "tiled" and math.prod(sharding.tiles) == 1 else None
     found = digits_of(_relative(sharding.assignment(), mesh.devices))
     along = [_axes_at(line, mesh) for line in found.along] if found else []
-    if not found or not _all_known(along) or sharding.data_rank != rank:
+    if not found or not all_known(along) or sharding.data_rank != rank:
         return None
     roles = dict(zip(sharding.subgroup_kinds, along[rank:]))
     if "unreduced" in roles:
@@ -300,9 +301,6 @@ def _axes_at(line: tuple[tuple[int, int], ...], mesh: DeviceMesh) -> Axes | None
     return tuple(a for a in found if mesh.sizes[a] > 1)
 
 
-def _all_known(along: list[Axes | None]) -> TypeGuard[list[Axes]]:
-    return None not in along
-
 
 def _axes_of_named(sharding: Sharding, mesh: DeviceMesh) -> AxisSharding | None:
     named = sharding.mesh
@@ -312,7 +310,7 @@ def _axes_of_named(sharding: Sharding, mesh: DeviceMesh) -> AxisSharding | None:
             d.axes for d in sharding.dimensions) and not sharding.roles else None
     along = [_named_axes(d.axes, named, mesh) for d in sharding.dimensions]
     manual = _named_axes(sharding.role("manual"), named, mesh)
-    return AxisSharding(tuple(along), frozenset(manual)) if _all_known(along) and manual is not None else None
+    return AxisSharding(tuple(along), frozenset(manual)) if all_known(along) and manual is not None else None
 
 
 def _named_axes(uses: Iterable[AxisUse], named: NamedMesh, mesh: DeviceMesh) -> Axes | None:

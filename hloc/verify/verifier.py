@@ -134,7 +134,7 @@ def _order_errors(computation: Computation) -> Iterator[VerifyError]:
 def _parameter_errors(computation: Computation) -> Iterator[VerifyError]:
     """Parameters are numbered from 0, each number once."""
     parameters = [i for i in computation.instructions if i.opcode == "parameter"]
-    taken: dict[int, Instruction] = {}
+    taken: dict[int | None, Instruction] = {}
     for parameter in parameters:
         number = parameter.parameter_number
         if not isinstance(number, int) or not 0 <= number < len(parameters):
@@ -229,10 +229,11 @@ def _check_outfeed(instruction: Instruction) -> None:
 def _check_operand_aliases(instruction: Instruction) -> None:
     """Both sides exist and are equal; only pinning makes a buffer of an array."""
     for alias in operand_aliases(instruction):
-        if part_of(instruction.shape, alias.output) is None:
+        given = part_of(instruction.shape, alias.output)
+        if given is None:
             raise VerifyError(f"output_to_operand_aliasing: {text(instruction.shape)} has nothing at "
                               f"{listed(alias.output)}", instruction.span)
-        operands, given = [o.shape for o in instruction.operands], part_of(instruction.shape, alias.output)
+        operands = [o.shape for o in instruction.operands]
         taken = _parameter_part(operands, alias.parameter, alias.parameter_index)
         if taken is None:
             raise VerifyError(f"output_to_operand_aliasing: there is no operand ({alias.parameter}, "
@@ -329,13 +330,9 @@ def agrees(inferred: Shape, written: Shape, types: Callable[[Shape, Shape], bool
             return False
         if a.dimensions != b.dimensions and not _sizes_agree(a.dimensions, b.dimensions):
             return False
-        mine, theirs = a.tuple_shapes, b.tuple_shapes
-        if mine is not None and theirs is not None:
-            if len(mine) != len(theirs):
-                return False
-            stack.extend(zip(mine, theirs))
-        elif mine is not theirs:
+        if a.is_aggregate != b.is_aggregate or len(a.tuple_shapes) != len(b.tuple_shapes):
             return False
+        stack.extend(zip(a.tuple_shapes, b.tuple_shapes))
     return True
 
 

@@ -13,7 +13,7 @@ LOOKED_AT = 64                 # elements that are compared before the whole arr
 def tuple_constant(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """constant((a, b)) => tuple(constant(a), constant(b))"""
     shapes = instruction.shape.tuple_shapes
-    if shapes is None or not isinstance(instruction.literal, tuple):
+    if not isinstance(instruction.literal, tuple):
         return None
     parts = [rewriter.add("constant", shape, literal=literal) for shape, literal in zip(shapes, instruction.literal)]
     return rewriter.add("tuple", instruction.shape, parts)
@@ -21,7 +21,7 @@ def tuple_constant(instruction: Instruction, rewriter: Rewriter) -> Instruction 
 
 def constant_of_one_value(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """constant({c, c, c}) => broadcast(constant(c))"""
-    literal = instruction.literal
+    literal = instruction.array_literal
     if not instruction.shape.is_array or literal is None or literal.size <= 1:
         return None
     if not all_same(literal):
@@ -39,7 +39,7 @@ def all_same(literal: np.ndarray) -> bool:
 
 def constant_that_counts(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     """constant({0, 1, 2, 3}) => iota"""
-    literal = instruction.literal
+    literal = instruction.array_literal
     if not instruction.shape.is_array or literal is None or literal.ndim != 1 or literal.size < 3:
         return None
     if not is_integer(instruction) or literal.size > np.iinfo(np.int32).max or int(literal[2]) != 2:

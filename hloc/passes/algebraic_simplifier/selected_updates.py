@@ -21,6 +21,7 @@ from typing import NamedTuple
 from hloc.analysis.control_flow import is_control_flow
 from hloc.analysis.effects import NOT_MERGEABLE, has_side_effect
 from hloc.ir import Instruction, Shape, SliceDim
+from hloc.ir.narrowing import all_known
 from hloc.passes.patterns import highest, reshape, spread
 from hloc.passes.rewriter import Rewriter
 from hloc.passes.scatter_simplifier import combines, overwrites, window_sizes
@@ -53,12 +54,12 @@ def select_of_updates(instruction: Instruction, rewriter: Rewriter) -> Instructi
         return None
     base, first, second = found
     scalar = the_one_value(predicate, rewriter)
-    value: Instruction | None = base
+    value = base
     for links, wanted in ((first, True), (second, False)):
-        value = reshape(rewriter, value, base.shape)
-        value = chosen(rewriter, value, links, Mask(predicate, scalar, wanted))
-        if value is None:
+        new = chosen(rewriter, reshape(rewriter, value, base.shape), links, Mask(predicate, scalar, wanted))
+        if new is None:
             return None
+        value = new
     return reshape(rewriter, value, instruction.shape)
 
 
@@ -131,7 +132,7 @@ def chosen(rewriter: Rewriter, value: Instruction, links: list[Instruction], mas
             new = reshape(rewriter, value, link.shape) if mask.scalar is not None else None
         else:
             operands = [follower.now(operand) for operand in link.operands[1:]]
-            if None in operands:
+            if not all_known(operands):
                 return None
             masked = masked_slice if link.opcode == "dynamic-update-slice" else masked_scatter
             new = masked(rewriter, link, [value, *operands], mask)

@@ -226,7 +226,8 @@ def concatenate_neighbours(instruction: Instruction, rewriter: Rewriter) -> Inst
             runs[-1] = (runs[-1][0], joined)
     if len(runs) == len(instruction.operands):
         return None
-    pieces = [first if first.get("slice") == taken else wider_slice(rewriter, first, taken) for first, taken in runs]
+    pieces = [first if taken is None or first.get("slice") == taken else wider_slice(rewriter, first, taken)
+              for first, taken in runs]
     return rewriter.change(instruction, operands=pieces)
 
 
@@ -254,12 +255,12 @@ def concatenate_same_value(instruction: Instruction, rewriter: Rewriter) -> Inst
     first = scalar_source(instruction.operands[0])
     if first is None:
         return None
-    value = first.literal.tobytes()
+    value = first.elements.tobytes()
     for operand in instruction.operands[1:]:
         source = scalar_source(operand)
-        if source is None or source.literal.tobytes() != value:
+        if source is None or source.elements.tobytes() != value:
             return None
-    return full(rewriter, first.literal.reshape(()), instruction.shape)
+    return full(rewriter, first.elements.reshape(()), instruction.shape)
 
 
 def concatenate_with_padding(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -269,14 +270,14 @@ def concatenate_with_padding(instruction: Instruction, rewriter: Rewriter) -> In
     a, b = instruction.operands
     along = instruction.get("dimensions")[0]
     source_a, source_b = scalar_source(a), scalar_source(b)
-    if (source_a is None) == (source_b is None):
-        return None
     x, value = (a, source_b) if source_a is None else (b, source_a)
+    if value is None or source_a is not None and source_b is not None:
+        return None
     low = 0 if source_a is None else a.shape.dimensions[along]
     high = b.shape.dimensions[along] if source_a is None else 0
     padding = tuple(PaddingDim(low, high) if d == along else PaddingDim(0, 0) for d in range(x.shape.rank))
     scalar = spread(rewriter, value, value.shape.with_dimensions(())) if not value.shape.dimensions \
-        else rewriter.constant(value.literal.reshape(()), value.shape.element_type)
+        else rewriter.constant(value.elements.reshape(()), value.shape.element_type)
     return rewriter.add("pad", instruction.shape, [x, scalar], {"padding": padding})
 
 

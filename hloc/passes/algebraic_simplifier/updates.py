@@ -37,7 +37,7 @@ def update_of_one_value(instruction: Instruction, rewriter: Rewriter) -> Instruc
         start = min(max(int(start), 0), size - wanted)
         padding.append(PaddingDim(start, size - wanted - start))
     if value.shape.dimensions:
-        value = rewriter.constant(value.literal.reshape(()), value.shape.element_type)
+        value = rewriter.constant(value.elements.reshape(()), value.shape.element_type)
     return rewriter.add("pad", instruction.shape, [update, value], {"padding": tuple(padding)})
 
 

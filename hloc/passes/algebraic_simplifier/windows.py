@@ -4,6 +4,7 @@ from __future__ import annotations
 from math import prod
 
 from hloc.ir import Instruction, PaddingDim, Shape, Window, WindowDim, window_of
+from hloc.ir.narrowing import all_known
 from hloc.passes.patterns import identity_of, is_splat, monoid_of, reshape
 from hloc.passes.rewriter import Rewriter
 
@@ -21,7 +22,7 @@ def convolution_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instruct
     if any(p != (0, 0, 0) for d, p in enumerate(padding) if d not in spatial):
         return None
     dimensions = [wider(dim, padding[d]) for dim, d in zip(window_of(instruction), spatial)]
-    if None in dimensions:
+    if not all_known(dimensions):
         return None
     return rewriter.change(instruction, operands=[pad.operands[0], kernel], window=Window(tuple(dimensions)))
 
@@ -78,7 +79,7 @@ def reduce_window_of_pad(instruction: Instruction, rewriter: Rewriter) -> Instru
     if neutral is None or not is_splat(initial, neutral) or not is_splat(pad.operands[1], neutral):
         return None
     dimensions = [wider(dim, p) for dim, p in zip(window_of(instruction), pad.get("padding"))]
-    if None in dimensions:
+    if not all_known(dimensions):
         return None
     return rewriter.change(instruction, operands=[pad.operands[0], initial], window=Window(tuple(dimensions)))
 

@@ -68,10 +68,11 @@ class Sizes(Expressions):
         found: Instruction | None = None
         sizes = x.array.shape.dimensions
         for d in dimensions:
-            if x.sizes[d] is None:
+            size = x.sizes[d]
+            if size is None:
                 continue
             place = self.iota("s32", sizes, d)
-            within = self.compare(place, "LT", self.spread(x.sizes[d], place.shape))
+            within = self.compare(place, "LT", self.spread(size, place.shape))
             found = within if found is None else self.op("and", found, within)
         return found
 

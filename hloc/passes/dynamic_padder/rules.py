@@ -5,7 +5,7 @@ ops keep the sizes; ops that combine elements first set the elements beyond the 
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from hloc.ir import Computation, Instruction, Module, Shape, array
 from hloc.ops.checks import target_of
@@ -20,7 +20,7 @@ from hloc.passes.patterns import identity_of, monoid_of
 if TYPE_CHECKING:
     from hloc.passes.dynamic_padder.walk import Walk
 
-Result = "Padded | Instruction"
+Result = Union[Padded, Instruction]
 
 
 def elementwise(w: Walk, i: Instruction) -> Result:
@@ -64,9 +64,9 @@ def set_dimension_size(w: Walk, i: Instruction) -> Result:
 
 def slice_(w: Walk, i: Instruction) -> Result:
     x, sizes = w.operand(i, 0), {}
-    for d, part in enumerate(i.get("slice")):
-        if x.sizes[d] is not None:
-            last = w.e.op("minimum", x.sizes[d], w.e.number(part.limit))
+    for d, (size, part) in enumerate(zip(x.sizes, i.get("slice"))):
+        if size is not None:
+            last = w.e.op("minimum", size, w.e.number(part.limit))
             sizes[d] = w.e.over(w.e.at_least(w.e.plus(last, part.stride - 1 - part.start), 0), part.stride)
     return w.sized(i, w.again(i, [x.array]), sizes)
 
@@ -76,10 +76,11 @@ def reverse(w: Walk, i: Instruction) -> Result:
     x = w.operand(i, 0)
     array = w.again(i, [x.array])
     for d in i.get("dimensions"):
-        if x.sizes[d] is not None:
+        size = x.sizes[d]
+        if size is not None:
             bound = array.shape.dimensions[d]
             longer = w.e.pad(array, 0, [(0, bound if n == d else 0) for n in range(x.rank)])
-            start = w.e.op("subtract", w.e.number(bound), x.sizes[d])
+            start = w.e.op("subtract", w.e.number(bound), size)
             starts = [start if n == d else w.e.number(0) for n in range(x.rank)]
             array = w.e.op("dynamic-slice", longer, *starts, dynamic_slice_sizes=array.shape.dimensions)
     return w.sized(i, array, dict(enumerate(x.sizes)))
@@ -87,10 +88,10 @@ def reverse(w: Walk, i: Instruction) -> Result:
 
 def pad(w: Walk, i: Instruction) -> Result:
     x, fill, sizes = w.operand(i, 0), w.operand(i, 1).array, {}
-    for d, p in enumerate(i.get("padding")):
-        if x.sizes[d] is not None:
-            between = w.e.times(w.e.at_least(w.e.plus(x.sizes[d], -1), 0), p.interior)
-            size = w.e.op("add", x.sizes[d], between) if p.interior else x.sizes[d]
+    for d, (size, p) in enumerate(zip(x.sizes, i.get("padding"))):
+        if size is not None:
+            between = w.e.times(w.e.at_least(w.e.plus(size, -1), 0), p.interior)
+            size = w.e.op("add", size, between) if p.interior else size
             sizes[d] = w.e.at_least(w.e.plus(size, p.low + p.high), 0)
     return w.sized(i, w.again(i, [w.e.masked(x, fill), fill]), sizes)
 
@@ -154,7 +155,7 @@ def inside_first(module: Module, comparator: Computation, operands: int) -> Comp
     """The comparator of a sort with one more operand, a pred: true comes before false; equal preds are compared as
     before."""
     body = Body(comparator.span)
-    made = {old: body.parameter(old.parameter_number, old.shape) for old in comparator.parameters}
+    made = {old: body.parameter(old.number, old.shape) for old in comparator.parameters}
     left, right = (body.parameter(2 * operands + side, array("pred")) for side in (0, 1))
     for old in comparator.instructions:
         if old not in made:

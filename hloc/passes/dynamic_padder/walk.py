@@ -1,7 +1,7 @@
 """The walk of dynamic_padder through a computation with dynamic arrays."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hloc.errors import UnsupportedError
@@ -77,7 +77,7 @@ class Walk:
         self.whole: dict[Instruction, Instruction] = {}
         self.split: dict[Instruction, Padded] = {}
         self.packed: dict[Instruction, Instruction] = {}
-        self.like: Instruction | None = None
+        self.like = computation.root
         self.e = Sizes(self)
 
     def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (), attributes=None, *,
@@ -127,7 +127,7 @@ class Walk:
         if isinstance(result, Padded):
             self.split[i] = result
         elif i.shape.is_dynamic:
-            self.split[i] = self.of_bounds(i, result)
+            self.split[i] = self.padded(i, result, {})
         else:
             self.whole[i] = result
 
@@ -232,15 +232,16 @@ class Walk:
         attributes = {k: v for k, v in i.attributes.items() if k != "sharding"}
         return self.add(i.opcode, shape or static(i.shape), operands, attributes, literal=i.literal)
 
-    def sized(self, i: Instruction, new: Instruction, sizes: dict[int, Instruction | None]) -> Padded | Instruction:
-        """`new` with sizes for the dimensions that are dynamic in `i`; the bound if no size is known."""
-        if not i.shape.is_dynamic:
-            return new
+    def sized(self, i: Instruction, new: Instruction, sizes: Mapping[int, Instruction | None]) -> Padded | Instruction:
+        """`new` with sizes for the dimensions that are dynamic in `i`, if any; the bound if no size is known."""
+        return self.padded(i, new, sizes) if i.shape.is_dynamic else new
+
+    def padded(self, i: Instruction, new: Instruction, sizes: Mapping[int, Instruction | None]) -> Padded:
         return Padded(new, tuple(
             (sizes.get(d) or self.e.number(i.shape.dimensions[d])) if flag else None
             for d, flag in enumerate(i.shape.dynamic_dimensions)))
 
-    def of_bounds(self, i: Instruction, new: Instruction) -> Padded:
+    def of_bounds(self, i: Instruction, new: Instruction) -> Padded | Instruction:
         return self.sized(i, new, {})
 
     def refuse(self, i: Instruction, what: str) -> UnsupportedError:

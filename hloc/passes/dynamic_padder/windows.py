@@ -24,8 +24,8 @@ def reduce_window(w: Walk, i: Instruction) -> Padded | Instruction:
     if len(i.operands) != 2:
         raise w.refuse(i, "of several operands with dynamic dimensions")
     x, initial = w.operand(i, 0), w.operand(i, 1).array
-    sizes = {d: window_count(w, x.sizes[d], window) for d, window in enumerate(window_of(i))
-             if x.sizes[d] is not None}
+    sizes = {d: window_count(w, size, window) for d, (size, window) in enumerate(zip(x.sizes, window_of(i)))
+             if size is not None}
     return w.sized(i, w.again(i, [w.e.masked(x, initial), initial]), sizes)
 
 
@@ -38,7 +38,8 @@ def convolution(w: Walk, i: Instruction) -> Padded | Instruction:
     sizes = {numbers.output_batch: x.sizes[numbers.input_batch],
              numbers.output_feature: kernel.sizes[numbers.kernel_output_feature]}
     for position, place, window in zip(numbers.input_spatial, numbers.output_spatial, windows):
-        if x.sizes[position] is not None:
-            sizes[place] = window_count(w, x.sizes[position], window)
+        size = x.sizes[position]
+        if size is not None:
+            sizes[place] = window_count(w, size, window)
     arrays = [w.e.masked(x, 0), w.e.masked(kernel, 0, [numbers.kernel_input_feature])]
     return w.sized(i, w.again(i, arrays), sizes)

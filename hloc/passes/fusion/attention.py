@@ -70,6 +70,7 @@ def find_attentions(computation: Computation, readers: Readers, pinned: set[Inst
         search = _Search(computation, readers, pinned, machine)
         search.run(False)
         order = in_order(computation, [*search.kernels, *others])
+    assert order is not None                            # without gradients no kernel depends on another one's inside
     place = {i: n for n, i in enumerate(order)}
     found = {max(k.outputs, key=place.__getitem__): k for k in (*search.kernels, *others)}
     shared = frozenset(s for k in search.kernels for s in k.shared)
@@ -111,6 +112,7 @@ class _Search:
         members = _members(attention, self.computation, self.readers)
         if isinstance(members, str):
             return members
+        kernels: list[WholeKernel] | str
         if _is_alone(members, self.computation, self.readers):
             kernels = [WholeKernel(ATTENTION, attention.scores, members, members[-1:])]
         elif gradients:

@@ -173,7 +173,9 @@ class Fuser:
     def join(self, producer: Instruction, group: Group, contexts: tuple[int, ...], readers: list[Instruction],
              *, output: bool = False) -> None:
         if is_reduction(producer):
-            group.become_reduction(group.rows_for(producer, contexts[0]))
+            rows = group.rows_for(producer, contexts[0])
+            assert rows is not None                     # `accept` has checked it
+            group.become_reduction(rows)
         elif is_hero(producer):
             group.kind = PRODUCT
         group.add(producer, contexts, readers, output=output)

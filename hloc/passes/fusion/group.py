@@ -86,7 +86,7 @@ class Group:
         self.feeds_full: set[Instruction] = set()       # members that elements of full rows depend on
         self.again: dict[Instruction, float] = {}       # seconds spent on computing members more than once
         self.kernel: Instruction | None = None          # the instruction that runs the group, after it is emitted
-        self.views: dict[Instruction, View] = {}        # views: by which strides a dot reads their operand
+        self.views: dict[Instruction, View | None] = {}      # views: by which strides a dot reads their operand
         self.computed: set[Instruction] = set()         # members of a prologue that will join
         if self.kind == REDUCTION:
             self.rows = self.start_rows(first)
@@ -98,7 +98,10 @@ class Group:
             return BASE
         if reader.opcode == "reduce":
             count = len(reader.operands) // 2
-            return self.rows.full if slot < count else self.contexts.scalar()
+            if slot >= count:
+                return self.contexts.scalar()
+            assert self.rows is not None             # of a group with a reduction
+            return self.rows.full
         return self.contexts.through(reader, slot, context)
 
     def asked(self, producer: Instruction, readers: list[Instruction]) -> tuple[int, ...]:

@@ -114,7 +114,8 @@ def bytes_made_of(targets: list[Instruction], producer: Instruction) -> int:
 def is_function_of_place(producer: Instruction) -> bool:
     """Whether it is computed from iotas and constants by a few operations, as a causal mask: the scores' kernel then
     loads nothing for it, and a target recognizes it."""
-    stack, seen = [producer], set()
+    stack = [producer]
+    seen: set[Instruction] = set()
     while stack and len(seen) <= MOST_RECOMPUTED:
         node = stack.pop()
         if node.opcode == "iota" or is_splat_constant(node) or node in seen:

@@ -75,15 +75,16 @@ def _alone_in_group(operand: Instruction, producer: Instruction, group: Group, f
             return False
         elsewhere = node is fuser.computation.root or bool(fuser.homes[node])
         return elsewhere or node in fuser.pinned or node in fuser.epilogues
-    found = prologue_of(operand, is_source)
+    stops: Callable[[Instruction], bool] = is_source
+    found = prologue_of(operand, stops)
     while True:
         inside = {*found.members, *group.members}
         shared = {m for m in found.members if m not in group.members and m is not producer
                   and any(r not in inside for r in fuser.readers[m])}
         if not shared:
             return found
-        found = prologue_of(operand, _either(is_source, shared))
-        is_source = _either(is_source, shared)
+        stops = _either(stops, shared)
+        found = prologue_of(operand, stops)
 
 
 def _either(is_source: Callable[[Instruction], bool], shared: set[Instruction]) -> Callable[[Instruction], bool]:

@@ -40,8 +40,9 @@ def sibling_key(group: Group) -> tuple | None:
     """The properties that two groups must share to run in one kernel; None for groups that are not merged."""
     if group.kind == LOOP and not is_free(group) and not spreads_rows(group.first):
         return (group.height, LOOP, group.dimensions)
-    if group.kind == REDUCTION and not group.rows.alone and not group.is_row_wise() and group.rows.row == BASE:
-        return (group.height, REDUCTION, group.rows.dimensions, group.rows.reduced)
+    rows = group.rows
+    if group.kind == REDUCTION and rows is not None and not rows.alone and not group.is_row_wise() and rows.row == BASE:
+        return (group.height, REDUCTION, rows.dimensions, rows.reduced)
     return None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module, Verbatim, parts_of, reachable_computations
+from hloc.ir.narrowing import all_known
 from hloc.ops.checks import target_of
 from hloc.passes.context import PassContext
 from hloc.passes.remeshing import remesh
@@ -84,7 +85,7 @@ def own_annotation(instruction: Instruction, mesh: DeviceMesh) -> list[AxisShard
         return None
     found = [replicated(part.rank) if has_dynamic_size(part) else axes_of(one, part.rank, mesh)
              for one, part in zip(written, parts)]
-    return None if None in found else found
+    return found if all_known(found) else None
 
 
 def is_open(instruction: Instruction) -> bool:

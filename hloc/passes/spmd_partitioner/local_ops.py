@@ -106,16 +106,19 @@ class LocalOp:
             return np.array(opcode == "minimum")
         if shape.kind == "float":
             infinite = np.array(-np.inf if opcode == "maximum" else np.inf).astype(dtype)
-            limits = ml_dtypes.finfo(dtype)
+            finite = ml_dtypes.finfo(dtype)
             return infinite if np.isinf(infinite.astype(np.float64)) else np.array(
-                limits.min if opcode == "maximum" else limits.max, dtype)
+                finite.min if opcode == "maximum" else finite.max, dtype)
         limits = ml_dtypes.iinfo(dtype)
         return np.array(limits.min if opcode == "maximum" else limits.max).astype(dtype)
 
     def _joined(self, made: Instruction, joining: Joining) -> Instruction:
         e = self.emitter.e
         joined = self.emitter.joined(made, joining, self.combiner)
-        if self.instruction.opcode != "reduce" or _is_constant(self.started, self._identity(made.shape)):
+        if self.instruction.opcode != "reduce":
+            return joined
+        assert self.started is not None
+        if _is_constant(self.started, self._identity(made.shape)):
             return joined
         return e.op(self.combiner, joined, e.spread(self.started, joined.shape))
 

@@ -263,7 +263,9 @@ class _Walk:
     def _tell_gathers(self, instruction: Instruction, rule: ShardingRule, operands: Sequence[Side | None]) -> None:
         """Operands that are divided along what must be whole."""
         for number, side in enumerate(operands):
-            for d, axes in enumerate(side.axes if side else ()):
+            if side is None:
+                continue
+            for d, axes in enumerate(side.axes):
                 if axes and side.sizes[d] > 1 and any(f in rule.whole for f in side.mapping[d]):
                     self.partitioner.context.tell(
                         f"{instruction.opcode} %{instruction.name} reaches over all of dimension {d} of "
