@@ -191,7 +191,7 @@ ENTRY e {
 }
 """
     told = make_report(hloc.load(text), find("cpu"))
-    assert [(r.opcode, r.groups, r.count, r.size) for r in told.collectives] == [
+    assert [(r.opcode, r.groups, r.instructions, r.size) for r in told.collectives] == [
         ("all-reduce", "2 groups of 2, 1 apart", 1, 4096), ("all-reduce", "2 groups of 2, 2 apart", 1, 4096)]
     assert "2 groups of 2, 2 apart" in Reader(report_page(told)).text
 

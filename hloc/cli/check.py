@@ -69,6 +69,7 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
     reproduces it.
     """
     from hloc.api import Options, compile
+    from hloc.evaluate.simulate import SimulatedDevice
     from hloc.parallel import compile_divided
     from hloc.passes.precision import precision_notes
     from hloc.tools.check import check, check_devices
@@ -85,12 +86,16 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
             _for_the_evaluator(against, expected)
             own = setting.module or parsed
             changed = own if layout == "given" else with_layouts(own, layout)
-            rows = check_devices(own, device_arrays(parsed, setting, inputs), setting.devices, target=target,
+            simulated = [device for device in setting.devices if isinstance(device, SimulatedDevice)]
+            rows = check_devices(own, device_arrays(parsed, setting, inputs), simulated, target=target,
                                  changed=changed, options=options, tolerance=tolerance)
             name = target
         else:
-            exe = compile_divided(setting.divided, target, options) if setting.devices else compile(
-                changed, target, options=options)
+            if setting.devices:
+                assert setting.divided is not None               # as runs_whole says
+                exe = compile_divided(setting.divided, target, options)
+            else:
+                exe = compile(changed, target, options=options)
             tell_of_gpu(target, exe.target)
             name, arrays = exe.target, input_reader(inputs, parsed)(exe.parameters)
             rows = check(parsed, arrays, target=exe, against=against or "reference", expected=wanted,

@@ -82,7 +82,7 @@ def compile_command(module, output, emit, target, name, host, march, time_passes
     if output != "-" and not as_json:
         click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
     if time_passes:
-        show_times(options.timings, options.stages, as_json, options.units)
+        show_times(options.timings or [], options.stages, as_json, options.units)
 
 
 def _write(exe: Executable, output: str, suffix: str, name: str, host: str) -> None:

@@ -60,7 +60,7 @@ def diff_command(first, second, before, after, target, ignored, output, top, as_
                               pass_options(fusion, precision=precision), progress)
             titles = [f"before {before}" if before else "as read", f"after {after}" if after else "after all passes"]
         progress.report("compare")
-        found = diff(*modules, ignored)
+        found = diff(modules[0], modules[1], ignored)
     if output is not None:
         write(output, _page(found, titles))
     if as_json:

@@ -45,7 +45,7 @@ def _c_compiler() -> tuple[str, str, str, str]:
         found = find()
         return "C compiler", f"{' '.join(found.command)}: {found.version}", "target cpu", ""
     except BuildError as error:
-        return "C compiler", "", "target cpu", error.hint
+        return "C compiler", "", "target cpu", error.hint or ""
 
 
 def _library_kernels() -> tuple[str, str, str, str]:

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +12,9 @@ from hloc.cli.options import inputs_option, module_argument, reading_options
 from hloc.cli.saved_inputs import is_saved, save_inputs
 from hloc.cli.terminal import Progress, counted, input_reader, read_module
 from hloc.files import check_target, write
+
+if TYPE_CHECKING:
+    import numpy as np
 
 EPILOG = """\b
 Examples:
@@ -46,7 +51,7 @@ def extract_command(module, inputs, around, radius, output, as_json, reading) ->
         parsed = read_module(module, reading, progress)
         progress.report("extract")
         part = extract(parsed, around, radius)
-        arrays = None
+        arrays: Sequence[np.ndarray] = ()
         if data:
             given = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
             progress.report("run")

@@ -34,10 +34,10 @@ def _rest(count: int, what: str) -> None:
 
 
 def _because(copy: LoopCopy) -> str:
-    if copy.kind == "rewrites":
-        return f"{_named(copy.cause)}: a {copy.cause.opcode} writes all of {_named(copy.source)} to change a part of it"
     if copy.cause is None:
         return f"{_named(copy.source)}: it moves for the next iteration into memory that this iteration still reads"
+    if copy.kind == "rewrites":
+        return f"{_named(copy.cause)}: a {copy.cause.opcode} writes all of {_named(copy.source)} to change a part of it"
     reader = f", and {_named(copy.reader)} still reads it" if copy.reader else ""
     return f"{_named(copy.cause)}: it overwrites {_named(copy.source)}{reader}"
 
@@ -61,4 +61,6 @@ def loop_copies_json(loops: Sequence[CopyingLoop]) -> list[dict]:
 
 
 def _json(instruction: Instruction | None) -> dict | None:
-    return instruction and {"name": instruction.name, "line": line_of(instruction), "source": source_json(instruction)}
+    if instruction is None:
+        return None
+    return {"name": instruction.name, "line": line_of(instruction), "source": source_json(instruction)}

@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             if near:
-                error.message += f" Did you mean '{near[0]}'?"
+                raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", error.ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

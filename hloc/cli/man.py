@@ -6,7 +6,7 @@ content of --help.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -45,7 +45,9 @@ def page(cli: click.Group, name: str | None) -> str:
     from hloc.cli.main import version
     context = click.Context(cli, info_name="hloc")
     if name is not None:
-        context = click.Context(cli.get_command(context, name), parent=context, info_name=name)
+        command = cli.get_command(context, name)
+        assert command is not None
+        context = click.Context(command, parent=context, info_name=name)
     formatter = RoffFormatter()
     context.command.format_help(context, formatter)
     title = f"hloc-{name}" if name else "hloc"
@@ -79,7 +81,7 @@ class RoffFormatter(click.HelpFormatter):
             else:
                 self.write("".join(f"{_text(line.strip())}\n" for line in lines))
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         for term, text in rows:
             self.write(f".TP\n\\fB{_text(term)}\\fR\n{_text(text)}\n")
 

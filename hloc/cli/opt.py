@@ -49,7 +49,7 @@ def _list_passes(ctx: click.Context, _param, value: bool) -> None:
 
 def _first_line(module: str) -> str:
     """What a pass does: the first line of its module's docstring."""
-    return importlib.import_module(module).__doc__.strip().splitlines()[0]
+    return (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
 
 
 @click.command("opt", epilog=EPILOG)

@@ -3,12 +3,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from hloc.cli.options import Reading
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import Source, UsageError
+
+if TYPE_CHECKING:
+    from hloc.kernels.ir import Kernel, Tile
 
 ENDING = ".loop"
 
@@ -19,6 +23,7 @@ def kernels_after_passes(module: str, target, passes: Sequence[str] | None, dump
     from hloc.tools.kernel_passes import kernel_text, kernels_of
     from hloc.verify.unverified import blaming_faults
     timings: list | None = [] if times else None
+    kernels: Sequence[Kernel | Tile]
     with Progress() as progress:
         if module.endswith(ENDING):
             kernels = _read_loops(module)

@@ -154,6 +154,7 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
                              "--infeed": infeeds, "--recv": received})
         if several and trace is None and runs_whole(setting, (*inputs, output or "")):
             from hloc.parallel import compile_divided
+            assert setting.divided is not None                   # as runs_whole says
             whole, several = compile_divided(setting.divided, target, options), []
         if several:
             _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--bind": bound})
@@ -173,7 +174,7 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
         write_transfers(Path(outfeed), transfers)
     _show(run, as_json, top)
     if time_passes:
-        show_times(options.timings, options.stages, as_json, options.units)
+        show_times(options.timings or [], options.stages, as_json, options.units)
 
 
 class Run(NamedTuple):
@@ -189,7 +190,7 @@ class Run(NamedTuple):
 
 
 def _run_on_several(parsed: Module, setting: Setting, target: str, options, inputs, output: str | None,
-                    trace: str | None, path: str) -> list[Outcome]:
+                    trace: Path | None, path: str) -> list[Outcome]:
     """What each device gives, or all together; an MPI process that fails ends the others."""
     with ending_all(setting.devices):
         outcomes = run_on_devices(parsed, setting, target, options, inputs, output)

@@ -85,7 +85,8 @@ def ending_all(devices: Sequence[Device]) -> Iterator[None]:
         said = str(error) if isinstance(error, (HlocError, click.ClickException)) else traceback.format_exc()
         click.echo(f"device {devices[0].number} of {devices[0].count}: {said.strip()}", err=True)
         sys.stderr.flush()
-        if type(error).__name__ == "DifferentProgramsError":
+        from hloc.evaluate.mpi import DifferentProgramsError
+        if isinstance(error, DifferentProgramsError):
             sys.exit(error.code)                             # as all the others do
         devices[0].abort(getattr(error, "code", None) or getattr(error, "exit_code", FAULT))
 
@@ -125,16 +126,19 @@ def run_on_devices(module: Module, setting: Setting, target: str, options, input
     if output and MARK not in output and not _joins(setting, output):
         raise UsageError(f"several devices have several results: write {MARK} into the name, as in results.{MARK}.npz")
     if is_launched():
+        from hloc.evaluate.mpi import MpiDevice
+        assert isinstance(devices[0], MpiDevice)
         devices[0].check_same(f"{__version__} {target} {options.passes} {setting.module or module}")
     arrays = device_arrays(module, setting, inputs)
     executables = compile_for_devices(setting.module or module, devices, target, options=options)
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
     options.report("run")
-    results = run_together(devices, runs) if isinstance(devices[0], SimulatedDevice) else [run() for run in runs]
-    outcomes = [Outcome(device, exe, exe.results, own) for device, exe, own in zip(devices, executables, results)]
-    for outcome in outcomes if output and MARK in output else ():
-        write_outputs(Path(output.replace(MARK, str(outcome.device.number))), outcome.results)
-    return outcomes
+    simulated = [device for device in devices if isinstance(device, SimulatedDevice)]
+    results = run_together(simulated, runs) if simulated else [run() for run in runs]
+    if output and MARK in output:
+        for device, own in zip(devices, results):
+            write_outputs(Path(output.replace(MARK, str(device.number))), own)
+    return [Outcome(device, exe, exe.results, own) for device, exe, own in zip(devices, executables, results)]
 
 
 def _joins(setting: Setting, output: str | None) -> bool:
@@ -149,6 +153,7 @@ def joined_outcomes(setting: Setting, outcomes: Sequence[Outcome], output: str |
         return list(outcomes)
     from hloc.inputs.files import write_outputs
     device, divided = setting.devices[0], setting.divided
+    assert divided is not None and divided.gives is not None          # as _joins says
     results = [o.results for o in outcomes]
     if len(results) < divided.count:
         results = device.exchange(divided.module.entry.root, range(divided.count), tuple(results[0]))

@@ -39,7 +39,7 @@ def write_trace(path: Path, exe: Executable, traces: Sequence[RunTrace], title: 
 def write_device_traces(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
     """Of all devices of this process: a group of tracks for each."""
     from hloc.tools.trace_events import DeviceTrace, outside_of
-    devices = [DeviceTrace(o.device.number, o.exe.target, o.exe.trace(),
+    devices = [DeviceTrace(o.device.number if o.device else 0, o.exe.target, o.exe.trace(),
                            outside_of((*o.exe.parameters, *o.exe.results))) for o in outcomes]
     _write(path.with_name(path.name.replace(MARK, str(devices[0].number))), devices, title)
 

@@ -21,7 +21,7 @@ from typing import Any
 from hloc import files, jax_adapter
 from hloc.errors import HlocError, UsageError
 from hloc.functions import JittedFunction
-from hloc.inputs import check_arrays, entry_parameters
+from hloc.inputs import entry_parameters, host_arrays
 from hloc.inputs.files import MADE_UP, read_arrays
 from hloc.ir import Module, numpy_dtype
 
@@ -106,7 +106,7 @@ def _give_inputs(module: Module, lowering: jax_adapter.Lowering, args: tuple[Any
     if len(lowering.constants) + len(chosen) == len(parameters) and all(map(jax_adapter.has_value, chosen)):
         wanted = parameters[len(lowering.constants):]
         chosen = [jax_adapter.as_array(leaf, numpy_dtype(p.shape.element_type)) for leaf, p in zip(chosen, wanted)]
-        module.default_inputs = tuple(check_arrays(parameters, [*lowering.constants, *chosen]))
+        module.default_inputs = tuple(host_arrays(parameters, [*lowering.constants, *chosen]))
     elif lowering.constants:
         raise UsageError(f"{module.name} has constants of the function as parameters: its examples need values")
 

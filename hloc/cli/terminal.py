@@ -142,7 +142,7 @@ def results_table(results: Sequence[Named], arrays: Sequence[np.ndarray]) -> Non
                 [[v.name, v.shape.element_type, *array_cells(a)] for v, a in zip(results, arrays)], right=(3, 4, 5))
 
 
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> None:
     """An aligned table on stdout. In a pipe each row is one line, for grep; on a terminal long cells are
     wrapped within its width. Empty columns are omitted."""
     cells = [list(titles)] + [[printable(str(c)) for c in row] for row in rows]

@@ -8,10 +8,11 @@ from hloc.inputs.arrays import (
     check_inputs,
     entry_parameters,
     entry_results,
+    host_arrays,
     random_arrays,
     within_bounds,
     zero_arrays,
 )
 
 __all__ = ["Named", "Parameter", "check_array", "check_arrays", "check_inputs", "entry_parameters", "entry_results",
-           "random_arrays", "within_bounds", "zero_arrays"]
+           "host_arrays", "random_arrays", "within_bounds", "zero_arrays"]

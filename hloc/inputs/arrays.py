@@ -52,7 +52,7 @@ def entry_results(module: Module) -> list[Parameter]:
 
 def check_inputs(module: Module, arrays: Sequence[object]) -> list[np.ndarray]:
     """check_arrays against the module's entry."""
-    return [a for a in check_arrays(entry_parameters(module), arrays) if isinstance(a, np.ndarray)]
+    return host_arrays(entry_parameters(module), arrays)
 
 
 def check_arrays(parameters: Sequence[Named], arrays: Sequence[object], on_device: Views | None = None,
@@ -63,6 +63,11 @@ def check_arrays(parameters: Sequence[Named], arrays: Sequence[object], on_devic
     """
     _check_number(parameters, len(arrays))
     return [check_array(i, p, a, on_device) for i, (p, a) in enumerate(zip(parameters, arrays))]
+
+
+def host_arrays(parameters: Sequence[Named], arrays: Sequence[object]) -> list[np.ndarray]:
+    """check_arrays where no array is on a device."""
+    return [a for a in check_arrays(parameters, arrays) if isinstance(a, np.ndarray)]
 
 
 def check_forms(parameters: Sequence[Named], forms: Sequence[tuple[np.dtype, tuple[int, ...]]]) -> None:

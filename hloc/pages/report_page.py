@@ -289,7 +289,8 @@ def collectives_section(told: Report) -> str:
     """Collectives by kind and by group of devices."""
     if not told.collectives:
         return ""
-    rows = [(r.opcode, r.axis, r.groups, f"{r.count:,}", size_text(r.size)) for r in told.collectives[:MOST_ROWS]]
+    rows = [(r.opcode, r.axis, r.groups, f"{r.instructions:,}", size_text(r.size))
+            for r in told.collectives[:MOST_ROWS]]
     heads = ("collective", "axis", "devices that work together", "number", "bytes on a device")
     return table("Collectives", heads, rows, "llltt")
 

@@ -16,7 +16,8 @@ from hloc.ops.table import OPS
 from hloc.ops.values import Value
 from hloc.tools.stability import EXACT, SUMS, AlteredEvaluator
 
-WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.float64): np.dtype(np.longdouble)}
+WIDER: dict[np.dtype, np.dtype] = {np.dtype(np.float32): np.dtype(np.float64),
+                                   np.dtype(np.float64): np.dtype(np.longdouble)}
 
 
 class Contracting(AlteredEvaluator):
@@ -34,8 +35,8 @@ class Contracting(AlteredEvaluator):
 
     def _keeping(self, function: Callable) -> Callable:
         def run(evaluator, instruction, x: Value, y: Value) -> Value:
-            if np.asarray(x).dtype in WIDER:
-                wide = WIDER[np.asarray(x).dtype]
+            wide = WIDER.get(np.asarray(x).dtype)
+            if wide is not None:
                 with np.errstate(all="ignore"):
                     self.products[instruction] = np.multiply(x, y, dtype=wide)
             return function(evaluator, instruction, x, y)

@@ -96,7 +96,8 @@ class _Search:
 
     def after(self, steps: int | None) -> tuple[Module, int]:
         """The module after `steps` runs of passes (None: all), and their number."""
-        own, names = clone_module(self.module), []
+        own = clone_module(self.module)
+        names: list[str] = []
 
         def count(name: str) -> None:
             if len(names) == steps:

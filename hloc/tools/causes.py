@@ -15,6 +15,7 @@ order of a sum       other orders of the terms change the result by as much as t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _hypotheses(module: Module, arrays: Results, calls: Mapping[str, CustomCall]
         return
     contracted = "contraction (fma): {side} rounds a multiply and the add after it once"
     for first in (0, 1) if any(product_of(i, 0) is not None for i in module.instructions()) else ():
-        yield contracted, lambda first=first: Contracting(module, first, calls).run(arrays)
+        yield contracted, partial(Contracting(module, first, calls).run, arrays)
     wide = widened_run(module, calls)
     if wide is not None:
         yield ("rounding of an intermediate type: {side} keeps in f32 what the module rounds to 16 bits",
@@ -100,7 +101,7 @@ def _moved_by_order(module: Module, arrays: Results, results: Sequence[Named], p
     """The largest change of each result if its sums add their terms in other orders."""
     moved = [0.0] * len(results)
     for seed in range(ORDERS):
-        other = _results(lambda seed=seed: Reordering(module, seed, calls).run(arrays))
+        other = _results(partial(Reordering(module, seed, calls).run, arrays))
         for place, row in enumerate(compare(results, other, plain) if other is not None else ()):
             moved[place] = max(moved[place], 0.0 if row.note else row.error)
     return moved

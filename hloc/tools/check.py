@@ -16,7 +16,7 @@ from hloc.errors import HlocError, RunError
 from hloc.evaluate import evaluate
 from hloc.evaluate.simulate import SimulatedDevice, evaluate_devices, run_together
 from hloc.executable import Executable
-from hloc.inputs import Named, check_arrays, entry_results
+from hloc.inputs import Named, entry_results, host_arrays
 from hloc.ir import Module, numpy_dtype
 from hloc.passes.precision import rounds_f32
 from hloc.tools.causes import causes_of
@@ -45,11 +45,12 @@ def check(module: Module, arrays: Sequence[np.ndarray], *, target: str | Executa
     calls = dict(custom_calls or {})
     exe = target if isinstance(target, Executable) else _compiled(module, target, calls, report, passes)
     other = _runner(module, against, calls, report, passes) if expected is None else None
+    expect = check_expected(entry_results(module), expected) if expected is not None else []
     tf32 = "cuda" in (target, against) or exe.target.startswith("sm_")
     tf32 = tf32 and rounds_f32(module, passes or {})
-    arrays = check_arrays(exe.parameters, arrays)
+    arrays = host_arrays(exe.parameters, arrays)
     report(f"run on {against}")
-    want = other(arrays) if other else check_expected(entry_results(module), expected)
+    want = other(arrays) if other else expect
     report(f"run on {exe.target}")
     got = exe(*arrays)
     rows = compare(exe.results, got, want, tolerance, tf32)

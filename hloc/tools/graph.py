@@ -131,10 +131,10 @@ def neighbourhood(module: Module, name: str, radius: int) -> set[Instruction]:
     while waiting:
         i = waiting.popleft()
         if distance[i] < radius:
-            for near in (*i.operands, *users[i]):
-                if near not in distance:
-                    distance[near] = distance[i] + 1
-                    waiting.append(near)
+            for other in (*i.operands, *users[i]):
+                if other not in distance:
+                    distance[other] = distance[i] + 1
+                    waiting.append(other)
     shown = dict.fromkeys(distance)
     waiting = deque(shown)
     while waiting:                                        # frames around the shown ones, up to the entry

@@ -56,7 +56,8 @@ def kernel_text(kernels: Sequence[Kernel | Tile], target: Target, passes: Sequen
         start = time.perf_counter()
         after = [k if isinstance(k, Tile) else known[name](k, target.machine) for k in current]
         seconds = time.perf_counter() - start
-        changed = [(a, b) for a, b in zip(current, after) if a != b]
+        changed = [(a, b) for a, b in zip(current, after)
+                   if a != b and isinstance(a, Kernel) and isinstance(b, Kernel)]
         if timings is not None:
             timings.append(KernelTiming(name, seconds, len(changed)))
         if name in dump_before or changed and "all" in dump_before:

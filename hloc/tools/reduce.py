@@ -12,6 +12,7 @@ its shape. Unused instructions are then removed. Only smaller candidates that th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -131,12 +132,12 @@ class _Search:
         """Make an earlier instruction the result, the earliest first; of a tuple, one element."""
         step = len(self.best.module.entry.instructions)
         while step:
-            while self.attempt(lambda entry, places, step=step: _root_before(entry, places, step)):
+            while self.attempt(partial(_root_before, step=step)):
                 pass
             step //= 2
         count = len(self.best.module.entry.root.operands)
         for number in range(count):
-            if self.attempt(lambda entry, places, number=number: _root_operand(entry, number)):
+            if self.attempt(partial(_root_operand, number=number)):
                 return
 
     def cut(self) -> None:
@@ -145,7 +146,7 @@ class _Search:
         while chunk:
             at = 0
             while at < len(self.best.module.entry.instructions):
-                if not self.attempt(lambda entry, places, at=at, chunk=chunk: _cut(entry, places[at:at + chunk])):
+                if not self.attempt(partial(_cut, first=at, count=chunk)):
                     at += chunk
             chunk //= 2
 
@@ -154,7 +155,7 @@ class _Search:
         at = len(self.best.module.entry.instructions) - 1
         while at >= 0:
             for number in range(2):
-                if self.attempt(lambda entry, places, at=at, number=number: _bypass(entry, places, at, number)):
+                if self.attempt(partial(_bypass, at=at, number=number)):
                     break
             at = min(at, len(self.best.module.entry.instructions)) - 1
 
@@ -178,18 +179,18 @@ def _root_before(entry: Computation, places: list[Instruction], step: int) -> bo
     return True
 
 
-def _root_operand(entry: Computation, number: int) -> bool:
+def _root_operand(entry: Computation, places: list[Instruction], number: int) -> bool:
     if number >= len(entry.root.operands):
         return False
     entry.root = entry.root.operands[number]
     return True
 
 
-def _cut(entry: Computation, chosen: Sequence[Instruction]) -> bool:
-    """Replace the chosen instructions by parameters (numbered later), except the root and those with side effects."""
+def _cut(entry: Computation, places: list[Instruction], first: int, count: int) -> bool:
+    """Replace `count` instructions by parameters (numbered later), except the root and those with side effects."""
     done = False
     place = {instruction: number for number, instruction in enumerate(entry.instructions)}
-    for instruction in chosen:
+    for instruction in places[first:first + count]:
         if instruction is not entry.root and instruction.opcode not in ("parameter", "constant") \
                 and not has_side_effect(instruction) and "token[]" not in instruction.shape.to_string(False):
             instruction.opcode, instruction.operands, instruction.attributes = "parameter", [], {}

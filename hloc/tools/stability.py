@@ -58,7 +58,7 @@ class _ShakenEvaluator(AlteredEvaluator):
 
         def run(evaluator, instruction, *operands: Value) -> Value:
             if opcode in SUMS:                        # each of the terms is rounded, which shows where they cancel
-                operands = [self._moved(o) for o in operands]
+                operands = tuple(self._moved(o) for o in operands)
             return self._moved(function(evaluator, instruction, *operands))
         return run
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hloc.errors import printable
+from hloc.inputs import Named
 from hloc.ir import Instruction
 from hloc.ir.printer import print_instruction
-from hloc.kernels.plan import Value
 from hloc.kernels.planner import TRANSFERS
 from hloc.ops.collectives import COLLECTIVES
 from hloc.run_trace import CALL, CHECK, FOLDED, ITERATION, LOOP, PIECE, STEP, WAIT, RunTrace, Slice, in_order
@@ -56,7 +56,7 @@ def joined(traces: Sequence[RunTrace]) -> RunTrace:
                               lost=sum(t.lost for t in traces))
 
 
-def outside_of(values: Iterable[Value]) -> int:
+def outside_of(values: Iterable[Named]) -> int:
     """Bytes of parameters and results."""
     return sum(v.shape.num_bytes for v in values)
 

@@ -10,7 +10,7 @@ import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,8 @@ class Arrays(NamedTuple):
 
 
 def save_arrays(path: Path, data: Arrays) -> None:
-    stored, types = {}, {}
+    stored: dict[str, Any] = {}
+    types = {}
     for kind, arrays in (("in", data.inputs), ("out", data.outputs)):
         for i, array in enumerate(arrays):
             array = np.ascontiguousarray(array).reshape(array.shape)
@@ -62,7 +63,7 @@ def _stored(path: Path) -> dict[str, np.ndarray]:
 
 
 def _arrays(stored, types: dict[str, Sequence], kind: str) -> list[np.ndarray]:
-    found = []
+    found: list[np.ndarray] = []
     while (key := f"{kind}{len(found)}") in types:
         element_type, shape = types[key]
         found.append(stored[key].view(numpy_dtype(element_type)).reshape(shape))

@@ -9,6 +9,7 @@ In: requests {"text": path of a text, "data": path for arrays, "work": folder}. 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -233,4 +234,4 @@ def _is_open(shape: Shape) -> bool:
     return False
 
 
-STEPS = {"parse": parse, "printed": printed, "verify": verify, "run": run}
+STEPS: dict[str, Callable[[dict], dict]] = {"parse": parse, "printed": printed, "verify": verify, "run": run}

@@ -33,8 +33,7 @@ class Worker:
     def __init__(self, role: str, seconds: float, memory_bytes: int, environment: dict[str, str] | None = None):
         self.role, self.seconds, self.memory_bytes = role, seconds, memory_bytes
         self.environment = {**os.environ, **(environment or {})}
-        self.process: subprocess.Popen | None = None
-        self.errors = None
+        self.running: Running | None = None
         self.received = b""
         self.limit = seconds
 
@@ -45,7 +44,7 @@ class Worker:
         replies: dict[str, dict] = {}
         left = list(request["steps"])
         while left:
-            done = {}
+            done: dict[str, dict] = {}
             failed = self._ask_once({**request, "steps": left}, done)
             replies.update(done)
             left = [s for s in left if s not in replies]
@@ -57,12 +56,12 @@ class Worker:
         return replies
 
     def _ask_once(self, request: dict, done: dict[str, dict]) -> tuple[str, dict] | None:
-        self._start()
+        running = self._started()
         with contextlib.suppress(OSError):
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
+            running.requests.write(json.dumps(request).encode() + b"\n")
+            running.requests.flush()
         step = request["steps"][0]
-        for line in self._lines():
+        for line in self._lines(running):
             if isinstance(line, dict):
                 return step, line
             reply = json.loads(line)
@@ -74,62 +73,74 @@ class Worker:
                 done[reply.pop("step")] = reply
         return None
 
-    def _lines(self) -> Iterator[bytes | dict]:
+    def _lines(self, running: Running) -> Iterator[bytes | dict]:
         """Lines of the worker; a dict is its failure, and the last."""
-        start = time.monotonic(), processor_seconds(self.process.pid)
+        start = time.monotonic(), processor_seconds(running.process.pid)
         while True:
             line, found, rest = self.received.partition(b"\n")
             if found:
                 self.received = rest
                 yield line
-                start = time.monotonic(), processor_seconds(self.process.pid)
+                start = time.monotonic(), processor_seconds(running.process.pid)
                 continue
-            failure = self._wait(*start)
+            failure = self._wait(running, *start)
             if failure:
                 self.stop()
                 yield failure
                 return
 
-    def _wait(self, clock: float, processor: float) -> dict | None:
+    def _wait(self, running: Running, clock: float, processor: float) -> dict | None:
         """Read more, or say how the worker failed."""
-        ready, _, _ = select.select([self.process.stdout], [], [], POLL_SECONDS)
+        ready, _, _ = select.select([running.replies], [], [], POLL_SECONDS)
         if ready:
-            data = os.read(self.process.stdout.fileno(), 1 << 20)
+            data = os.read(running.replies.fileno(), 1 << 20)
             if not data:
-                code = self.process.wait()
-                return {"failure": "crash", "detail": f"ended with {code}: {self._last_words()}"}
+                code = running.process.wait()
+                return {"failure": "crash", "detail": f"ended with {code}: {running.last_words()}"}
             self.received += data
-        elif memory_of(self.process.pid) > self.memory_bytes:
+        elif memory_of(running.process.pid) > self.memory_bytes:
             return {"failure": "memory", "detail": f"more than {self.memory_bytes >> 30} GiB"}
-        elif (processor_seconds(self.process.pid) - processor > self.limit
+        elif (processor_seconds(running.process.pid) - processor > self.limit
               or time.monotonic() - clock > PATIENCE * self.limit):
             return {"failure": "hang", "detail": f"no answer in {self.limit:g} s"}
         return None
 
-    def _start(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            return
+    def _started(self) -> Running:
+        if self.running is not None and self.running.process.poll() is None:
+            return self.running
         self.stop()
-        self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([sys.executable, "-m", MODULE, self.role], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=self.errors, env=self.environment)
+        self.running = Running([sys.executable, "-m", MODULE, self.role], self.environment)
         self.received = b""
+        return self.running
 
-    def _last_words(self) -> str:
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self.running is not None:
+            self.running.stop()
+            self.running = None
+
+
+class Running:
+    """A child process with pipes for requests and replies, and a file of its errors."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]):
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                        env=environment)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.requests, self.replies = self.process.stdin, self.process.stdout
+
+    def last_words(self) -> str:
         self.errors.seek(0)
         lines = [line for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
         telling = [line for line in lines if "Check failed" in line or line.startswith("F")]
         return printable_lines("\n".join(telling[-2:] or lines[-6:]))[-1500:]
 
     def stop(self) -> None:
-        """End the process, if there is one."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process.stdin.close()
-            self.process.stdout.close()
-            self.errors.close()
-            self.process = None
+        self.process.kill()
+        self.process.wait()
+        for file in (self.requests, self.replies, self.errors):
+            file.close()
 
 
 def memory_of(pid: int) -> int:

@@ -135,7 +135,7 @@ class _Comparison:
         if old in self.old.operands and new in self.new.operands:
             mine, theirs = self.old.operands[old], self.new.operands[new]
         else:
-            mine, theirs = old.operands, new.operands
+            mine, theirs = tuple(old.operands), tuple(new.operands)
         if [kept.get(o) for o in mine] != list(theirs):
             yield Detail("operands", _names(mine), _names(theirs))
         called = self._called(old, new)
@@ -260,4 +260,9 @@ def _in_order(changes: Iterable[Change], matching: Matching) -> list[Change]:
             last = place[matching.forward[i]]
         else:
             place[i] = last[0], n + 1
-    return sorted(changes, key=lambda change: place[change.after or change.before])
+
+    def place_of(change: Change) -> tuple[int, int]:
+        changed = change.after or change.before
+        assert changed is not None
+        return place[changed]
+    return sorted(changes, key=place_of)

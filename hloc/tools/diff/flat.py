@@ -77,7 +77,7 @@ class FlatModule:
         if self.caller.get(callee) is not call:
             return False
         for parameter in callee.parameters:
-            self.stands_for[parameter] = self.node(call.operands[parameter.parameter_number])
+            self.stands_for[parameter] = self.node(call.operands[parameter.number])
         return True
 
     def _is_element_of_tuple(self, instruction: Instruction) -> bool:

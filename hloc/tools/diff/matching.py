@@ -83,7 +83,8 @@ class Matching:
         """Match unreached units by content; then nodes that moved from one unit to another."""
         free = [[c for c in flat.units if c not in known] for flat, known in (
             (self.before, self.computations), (self.after, self.computations_back))]
-        for old, new in _alike(*free, *(numbers.get for numbers in self.unit_numbers)):
+        numbers_before, numbers_after = self.unit_numbers
+        for old, new in _alike(free[0], free[1], numbers_before.get, numbers_after.get):
             self.pair_computations(old, new)
             self._match_nodes(self.before.units[old].nodes, self.after.units[new].nodes)
         self._match_nodes(list(self.before.operands), list(self.after.operands))
@@ -141,7 +142,7 @@ class Matching:
     def _around(self, flat: FlatModule, node: Instruction, labels: Mapping[Instruction, int],
                 matched: Mapping[Instruction, Instruction] | None) -> tuple:
         """matched: from nodes of the second module to those of the first, which stand for both; None: the first."""
-        def label(other: Instruction) -> Hashable:
+        def label(other: Instruction) -> tuple[str, int]:
             if (found := labels.get(other)) is not None:
                 return "free", found
             return "matched", id(other if matched is None else matched.get(other))
@@ -200,15 +201,15 @@ class Matching:
     def _match_transparent(self) -> None:
         """Fusions and calls with their computations, parameters by number; the rest by what it stands for."""
         for old, new in self.computations.items():
-            callers = self.before.caller.get(old), self.after.caller.get(new)
-            if callers[0] is not None and callers[1] is not None and callers[0].opcode == callers[1].opcode:
-                self.pair(*callers)
-            if callers != (None, None):
+            caller, new_caller = self.before.caller.get(old), self.after.caller.get(new)
+            if caller is not None and new_caller is not None and caller.opcode == new_caller.opcode:
+                self.pair(caller, new_caller)
+            if caller is not None or new_caller is not None:
                 numbers = {p.parameter_number: p for p in new.parameters}
                 for parameter in old.parameters:
                     if parameter.parameter_number in numbers:
                         self.pair(parameter, numbers[parameter.parameter_number])
-        old, new = self._free(self.before.stands_for, self.after.stands_for)
+        unpaired = self._free(self.before.stands_for, self.after.stands_for)
 
         def key_of_old(i: Instruction) -> Hashable:
             return (self.keys.local(i, EXACT), self.computations.get(self.before.home[i]),
@@ -217,7 +218,7 @@ class Matching:
         def key_of_new(i: Instruction) -> Hashable:
             return self.keys.local(i, EXACT), self.after.home[i], self.after.node(i)
 
-        for pair in _alike(old, new, key_of_old, key_of_new):
+        for pair in _alike(*unpaired, key_of_old, key_of_new):
             self.pair(*pair)
         self._match_by_operand()
 

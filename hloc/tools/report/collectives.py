@@ -17,13 +17,13 @@ _AXES = re.compile(r"mesh\s*\[[^\]]*\].*\{([^{}]*)\}\s*$", re.S)
 
 
 class Row(NamedTuple):
-    """Collectives of a kind over the same groups. axis: of the mesh that the text names, "" where it names none; size:
-    bytes of their results on one device, each counted once."""
+    """Collectives of a kind over the same groups. axis: of the mesh that the text names, "" where it names none;
+    instructions: how many; size: bytes of their results on one device, each counted once."""
 
     opcode: str
     groups: str
     axis: str
-    count: int
+    instructions: int
     size: int
 
 

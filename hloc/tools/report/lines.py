@@ -98,7 +98,7 @@ def _instruction_keys(computation: Computation, kernel: Kernel | Tile,
     for i in reversed(computation.instructions):
         own = list(made.get(i.name, ()))
         if i.opcode == "parameter":
-            own = [name for name in _names_of_operand(i.parameter_number) if name in buffers] or own
+            own = [name for name in _names_of_operand(i.number) if name in buffers] or own
         elif not own:
             own = [key for reader in readers.get(i, ()) for key in keys[reader]]
         keys[i] = tuple(dict.fromkeys(own))

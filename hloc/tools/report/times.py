@@ -67,7 +67,8 @@ def predicted(program: Program, machine: Machine) -> list[Predicted]:
             row[1] = before.get(key, 0)
         return spent
     count(program.steps, 1)
-    return [Predicted(kernel, instruction, *cost, runs) for (kernel, instruction), (cost, runs) in counted.items()]
+    return [Predicted(kernel, instruction, spent, bound, runs)
+            for (kernel, instruction), ((spent, bound), runs) in counted.items()]
 
 
 def cpu_seconds(cost: Cost, machine: Machine) -> tuple[float, str]:
@@ -75,7 +76,7 @@ def cpu_seconds(cost: Cost, machine: Machine) -> tuple[float, str]:
     parts = {"memory": seconds_of_traffic(cost.bytes, machine),
              "arithmetic": seconds_of_operations(cost.flops, machine),
              "launch": seconds_of_launch(cost.bytes, machine)}
-    bound = max(parts, key=parts.get)
+    bound = max(parts, key=parts.__getitem__)
     return max(parts["memory"], parts["arithmetic"]) + parts["launch"], bound
 
 
