@@ -24,7 +24,7 @@ from hloc.machine import Machine
 from hloc.ops.values import flatten
 from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.library_kernels import file_of, runtime_units
-from hloc.targets.cpu.tiles.source import tile_source
+from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.printer import C, print_kernel
 from hloc.text import parse_module
 
@@ -103,17 +103,17 @@ def random_array(random, shape) -> np.ndarray:
 
 def build(cases: list[Case], folder: Path) -> ctypes.CDLL:
     """Compile the kernels of all cases into one shared object."""
-    parts = ['#include "scalar.h"\n#include "pool.h"\nint hloc_out_of_memory;\n']
+    parts, units = ['#include "scalar.h"\n#include "pool.h"\nint hloc_out_of_memory;\n'], ["pool.c"]
     count = 0
     for case in cases:
         case.first = count
         for call in case.lowered.calls:
-            parts.append(_source(call.kernel, f"k{count}"))
+            text, more = _source(call.kernel, f"k{count}")
+            parts.append(text)
+            units += map(file_of, more)
             count += 1
     source, output = folder / "kernels.c", folder / "kernels.so"
-    text = "\n".join(parts)
-    source.write_text(text)
-    units = ["pool.c", *map(file_of, runtime_units(text))]
+    source.write_text("\n".join(parts))
     chain = toolchain.find()
     command = [*chain.command, *chain.flags(), "-O2", "-fvisibility=default", "-shared", "-fPIC", str(source),
                *(str(RUNTIME / unit) for unit in dict.fromkeys(units)), "-o", str(output), "-lm", "-lpthread"]
@@ -124,11 +124,13 @@ def build(cases: list[Case], folder: Path) -> ctypes.CDLL:
     return library
 
 
-def _source(kernel, name: str) -> str:
+def _source(kernel, name: str) -> tuple[str, list[str]]:
+    """The C text of a kernel, and the units of the runtime that it calls."""
     if isinstance(kernel, Tile):
-        return tile_source(kernel, name, MACHINE)
+        functions = tile_functions(kernel, name, MACHINE)
+        return "".join(f.text for f in functions), runtime_units(name for f in functions for name, _ in f.calls)
     verify_kernel(kernel)
-    return print_kernel(kernel, C, name)
+    return print_kernel(kernel, C, name), []
 
 
 def run(case: Case, library: ctypes.CDLL, share: bool = False) -> list[np.ndarray]:

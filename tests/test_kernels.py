@@ -40,9 +40,9 @@ from hloc.kernels.ir import (
 from hloc.kernels.lower import lower
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
-from hloc.targets.c_expressions import expression
+from hloc.targets.c_expressions import ExpressionPrinter, expression
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
-from hloc.targets.cpu.tiles.source import tile_source
+from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
@@ -85,7 +85,7 @@ def has_templates(case: Case) -> bool:
     try:
         for call in case.lowered.calls:
             if isinstance(call.kernel, Tile):
-                tile_source(call.kernel, "k", MACHINE)
+                tile_functions(call.kernel, "k", MACHINE)
     except UnsupportedError:
         return False
     return True
@@ -196,7 +196,9 @@ def test_which_copies_turn(body, calls):
         return Apply("add", (moved, Const(int(constant or 0), INDEX)), INDEX)
     stores = [Store(to, place(at), Load(source, place(start), "f16"))
               for to, at, source, start in re.findall(r"(\w)\[([^]]*)\] = (\w)\[([^]]*)\]", body)]
-    assert transpose_calls(For("i", 64, SERIAL, tuple(stores))) == calls
+    printer = ExpressionPrinter()
+    found = transpose_calls(For("i", 64, SERIAL, tuple(stores)), printer)
+    assert [f"{printer.call(*call)};" for call in found] == calls
 
 
 @pytest.mark.parametrize("operation, is_whole", [
@@ -437,7 +439,7 @@ def test_what_a_row_shares_stands_in_front_of_its_columns():
     """A product's epilogue asks data for a place once for each row."""
     text = SEPARATOR.split((DATA / "kernels" / "products.hlo").read_text(encoding="utf-8"))[-1]
     tile = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    of_row, of_column = epilogue_of(tile).text.split("#pragma omp simd")
+    of_row, of_column = epilogue_of(tile).function.text.split("#pragma omp simd")
     assert "hloc_maximum_s32(" in of_row and "hloc_maximum_s32(" not in of_column
 
 

@@ -6,7 +6,8 @@ import sys
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,11 @@ from hloc.inputs import zero_arrays
 from hloc.kernels.buffer_assignment import BufferAssignment, Home
 from hloc.kernels.memory import MemoryUse, memory_use
 from hloc.targets import find
+from hloc.targets.c_function import c_function
 from hloc.targets.cpu.building.unit_costs import kernel_cost
 from hloc.targets.cpu.execution.result_memory import KEPT, SMALL_BYTES, ResultMemory
 from hloc.targets.cpu.program.sources import make_sources
+from hloc.targets.printer import C, StatementPrinter, comment
 
 DATA = Path(__file__).parent.parent / "testdata" / "runtime"
 
@@ -47,8 +50,8 @@ def test_kernels_are_dealt_out_to_the_cores():
     for module, several in ((hloc.load(text), True), (hloc.load(DOUBLE % (8, 8)), False)):
         target = find("cpu")
         sources = make_sources(plan(optimize(module, target), target), target.machine)
-        kernels = [[name for name in sources.kernels if name in unit] for unit, *_ in sources.units(4)]
-        assert sorted(sum(kernels, [])) == sorted(sources.kernels)
+        kernels = [[k.name for k in sources.kernels if k.text in unit] for unit, *_ in sources.units(4)]
+        assert sorted(sum(kernels, [])) == sorted(k.name for k in sources.kernels)
         assert (len([k for k in kernels if k]) > 1) is several
         assert len(sources.units(1)) <= len(sources.units(4))
 
@@ -70,11 +73,15 @@ def test_live_values_do_not_overlap(limit, lives, joins):
 
 
 def test_what_is_inlined_counts_more_than_what_is_written():
+    def cost(text: str, call: str = "", headers: Sequence[str] = (), origin: Sequence[str] = ()) -> float:
+        printer = StatementPrinter(C, calls=Counter([call]))
+        return kernel_cost(c_function("k", [*comment(origin), text], printer, headers=headers, origin=origin))
     long = "void k(void) {\n" + "  x = x + 1.0f;\n" * 20 + "}\n"
-    assert kernel_cost("void k(void) { y = hloc_tan_c64(x); }") > kernel_cost(long) > kernel_cost("void k(void) {}")
-    assert kernel_cost("/* made of exp, exp, exp */\n" + long) == kernel_cost(long)
-    assert kernel_cost("y = hloc_add_c64(x, x);") < kernel_cost("y = hloc_power_c64(x, x);")
-    assert kernel_cost('#include "sort.h"\n' + long) > 2 * kernel_cost(long)
+    assert cost("void k(void) { y = hloc_tan_c64(x); }", "tan_c64") > cost(long) > cost("void k(void) {}")
+    assert cost(long, origin=["made of exp, exp, exp"]) == cost(long)
+    assert cost("y = hloc_add_c64(x, x);", "add_c64") < cost("y = hloc_power_c64(x, x);", "power_c64")
+    assert cost('#include "sort.h"\n' + long, headers=["sort.h"]) > 2 * cost(long)
+
 
 def check_packing(lives: list[tuple[int, int, int]], joins: list[tuple[int, int]]) -> None:
     assignment = BufferAssignment()

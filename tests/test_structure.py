@@ -109,6 +109,23 @@ def test_optional_packages_stay_in_their_adapters():
         assert users <= adapters
 
 
+# What regular expressions read in the parts that make code: nothing that hloc printed as C.
+PATTERNS = {"kernels/group.py": "names", "kernels/text/printer.py": "names", "targets/printer.py": "comments",
+            "targets/inlining.py": "names, and the headers that ship with hloc",
+            "targets/cpu/program/single_file.py": "the headers that ship with hloc",
+            "targets/cpu/building/toolchain.py": "options, and what compilers say",
+            "targets/cpu/execution/executable.py": "names", "targets/cpu/execution/lapack.py": "names of custom calls",
+            "targets/cuda/resources.py": "what ptxas says", "targets/cuda/gpus.py": "names of GPUs",
+            "targets/cuda/compiler.py": "what nvcc says"}
+
+
+def test_no_text_that_hloc_printed_is_parsed():
+    """A function knows what it calls, includes and costs (targets/c_function.py)."""
+    users = {str(p.relative_to(PACKAGE)) for part in LAYERS for p in (PACKAGE / part).rglob("*.py")
+             if "re" in imports_of(p)}
+    assert users == PATTERNS.keys()
+
+
 def test_nothing_is_unpickled():
     for path in modules():
         names = imports_of(path)

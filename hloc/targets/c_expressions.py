@@ -31,6 +31,9 @@ EXACT_IN_BF16 = frozenset(["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3
                            "u8"])
 
 
+Call = tuple[str, ...]          # a C function, without the prefix hloc_, and its arguments
+
+
 def c_type(type: str) -> str:
     return SIMPLE_TYPES.get(type, f"hloc_{type}")
 
@@ -56,6 +59,10 @@ class ExpressionPrinter:
         """An operand: in parentheses if it binds less than `least`."""
         text, strength = self.bound(expr)
         return text if strength >= least else f"({text})"
+
+    def extent(self, extent: int | Expr) -> str:
+        """The number of iterations of a loop."""
+        return str(extent) if isinstance(extent, int) else self.expression(extent)
 
     def c_type(self, type: str) -> str:
         return self.index if type == INDEX else c_type(type)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hloc.kernels.ir import INDEX, Apply, Expr, Stmt, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.walks import expressions, parts, walk, with_parts
-from hloc.targets.c_expressions import c_type, expression
+from hloc.targets.c_expressions import ExpressionPrinter, c_type
 
 CALLED = "called_"
 HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
@@ -39,17 +39,17 @@ def with_calls(expr: Expr) -> Expr:
     return expr._replace(op=CALLED + expr.op) if is_called(expr) else expr
 
 
-def definitions(statements: Iterable[Stmt]) -> list[str]:
-    """The functions that statements call, each once."""
+def definitions(statements: Iterable[Stmt], printer: ExpressionPrinter) -> list[str]:
+    """The functions that statements call, each once, printed by this printer."""
     calls = dict.fromkeys((e.op, tuple(a.type for a in e.arguments), e.type) for s in walk(statements)
                           for e in parts(expressions(s)) if isinstance(e, Apply) and e.op.startswith(CALLED))
-    return [_definition(*call) for call in calls]
+    return [_definition(printer, *call) for call in calls]
 
 
-def _definition(op: str, types: tuple[str, ...], result: str) -> str:
+def _definition(printer: ExpressionPrinter, op: str, types: tuple[str, ...], result: str) -> str:
     arguments = tuple(Var(f"a{n}", type) for n, type in enumerate(types))
     parameters = ", ".join(f"{c_type(a.type)} {a.name}" for a in arguments)
-    value = expression(Apply(op.removeprefix(CALLED), arguments, result))
+    value = printer.expression(Apply(op.removeprefix(CALLED), arguments, result))
     name = f"hloc_{op}_{types[-1]}"
     return guarded(name, f"HLOC_CALLED {c_type(result)} {name}({parameters}) {{ return {value}; }}")
 

@@ -88,6 +88,13 @@ class StatementPrinter(ExpressionPrinter):
         for statement in statements:
             self.WRITERS[type(statement)](self, statement, indent)
 
+    def block(self, statements: Iterable[Stmt], indent: int) -> str:
+        """Statements as text, which is not one of the printer's lines."""
+        first = len(self.lines)
+        self.statements(statements, indent)
+        lines, self.lines = self.lines[first:], self.lines[:first]
+        return "\n".join(lines)
+
     def let(self, s: Let, indent: int) -> None:
         self.line(indent, f"const {self.c_type(s.value.type)} {s.name} = {self.expression(s.value)};")
 
@@ -207,9 +214,7 @@ def simd_reduction(op: str, type: str) -> str | None:
 
 def print_statements(statements: Iterable[Stmt], dialect: Dialect, indent: int = 1) -> str:
     """Statements as text, for templates that hold an epilogue or a comparator."""
-    printer = StatementPrinter(dialect)
-    printer.statements(statements, indent)
-    return "\n".join(printer.lines)
+    return StatementPrinter(dialect).block(statements, indent)
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -218,22 +223,31 @@ def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "
                  printer: StatementPrinter | None = None) -> str:
     """A whole kernel as a function called `name`; `qualifier` precedes its type, in C. printer: the target's class."""
     printer = printer or StatementPrinter(dialect)
-    ranged = any(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body)
-    printer.lines.extend(comment(kernel.origin))
-    if dialect.threads:
-        parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
-        printer.line(0, f'extern "C" __global__ void {name}({parameters}) {{')
-        if not ranged:
-            printer.line(1, "if (blockIdx.x != 0 || threadIdx.x != 0) return;")
+    lines = [*comment(kernel.origin), signature(kernel, dialect, name, qualifier), *kernel_body(kernel, printer)]
+    return "\n".join(lines) + "\n"
+
+
+def signature(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "") -> str:
+    """The first line of a kernel's function."""
+    if not dialect.threads:
+        return f"{qualifier}void {name}(void *const *buffers, long begin, long end) {{"
+    parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
+    return f'extern "C" __global__ void {name}({parameters}) {{'
+
+
+def kernel_body(kernel: Kernel, printer: StatementPrinter) -> list[str]:
+    """The other lines, which do not depend on its name."""
+    is_ranged = any(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body)
+    if printer.dialect.threads:
+        rest = "if (blockIdx.x != 0 || threadIdx.x != 0) return;"
     else:
-        printer.line(0, f"{qualifier}void {name}(void *const *buffers, long begin, long end) {{")
+        rest = "(void)begin, (void)end;"
         printer.lines.extend(buffer_declarations(kernel.buffers))
-        if not ranged:
-            printer.line(1, "(void)begin, (void)end;")
+    if not is_ranged:
+        printer.line(1, rest)
     declare_reductions(kernel, printer)
     printer.statements(kernel.body, 1)
-    printer.line(0, "}")
-    return "\n".join(printer.lines) + "\n"
+    return [*printer.lines, "}"]
 
 
 def declare_reductions(kernel: Kernel, printer: StatementPrinter) -> None:

@@ -48,8 +48,8 @@ def _c_lines(done: Optimized, sources: Sources) -> Iterator[tuple[str, Lines]]:
     """The kernels' functions stand in the text as they are; kernels of one structure share a function."""
     whole = sources.readable()
     owners: dict[str, list[int]] = {}
-    for number, (_, text) in enumerate(sources.functions):
-        owners.setdefault(text, []).append(number)
+    for number, function in enumerate(sources.functions):
+        owners.setdefault(function.text, []).append(number)
     places = sorted((whole.find(text), text) for text in owners)
     end = 0
     for start, text in places:

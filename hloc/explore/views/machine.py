@@ -62,8 +62,8 @@ def _cpu_code(done: Optimized) -> Content:
         raise BuildError("objdump, which disassembles, is not installed", hint="apt install binutils")
     sources = cpu_sources(done, inline=False)
     names: dict[str, Lines] = {}
-    for number, (name, _) in enumerate(sources.functions):
-        names[name] = names.get(name, NO_LINES) | done.kernel_lines(number)
+    for number, function in enumerate(sources.functions):
+        names[function.name] = names.get(function.name, NO_LINES) | done.kernel_lines(number)
     chain = toolchain.find(done.target.machine)
     with cache.workspace() as folder, Workers(available_cores()) as cores:
         units = [u for u in sources.units(available_cores()) if u.holds_kernels]

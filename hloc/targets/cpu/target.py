@@ -70,9 +70,10 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
     from hloc.targets.cpu.program.export import header_text
     from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
+    printed = partial(make_sources, program, machine, timed=options.times_steps, iterations=options.trace,
+                      in_python=options.custom_calls.keys(), inline=options.passes.get("fusion") != "off")
     with options.stage("printing"):
-        sources = make_sources(program, machine, timed=options.times_steps, iterations=options.trace,
-                               in_python=options.custom_calls.keys(), inline=options.passes.get("fusion") != "off")
+        sources = printed()
     functions = [host_function(call, options) for call in sources.host_calls]
 
     def start() -> CpuBackend:
@@ -90,7 +91,8 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
                 raise BuildError(f"the C compiler's output is not a program: {error.message}") from None
 
     made = Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
-                      texts={".c": lambda name: c_file(sources, name), ".hlo": lambda _: str(module)},
+                      texts={".c": lambda name: c_file(printed(prefix=f"{name}_"), name),
+                             ".hlo": lambda _: str(module)},
                       files={".so": lambda file, name: save(sources, file, name, options)},
                       headers=dict.fromkeys((".so", ".c"), lambda name: header_text(program, name)))
     made.optimized = lambda: module

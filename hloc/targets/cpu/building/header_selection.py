@@ -1,15 +1,16 @@
 """Which sections of scalar.h (targets/c) a unit includes: all of them take gcc as long as a small kernel.
 
-In: the C text of a unit. Out: the same with #defines above it that base.h reads (HLOC_READS).
+In: the C text of a unit, and the functions that it calls. Out: the text with #defines above it that base.h reads
+(HLOC_READS).
 
-    "... hloc_exp_f32(x) ..."   ->   #define HLOC_ALL 0
-                                     #define HLOC_WITH_f32 1
-                                     #define HLOC_WITH_floats 1
-                                     ... hloc_exp_f32(x) ...
+    "... hloc_exp_f32(x) ...", ["exp_f32"]   ->   #define HLOC_ALL 0
+                                                  #define HLOC_WITH_f32 1
+                                                  #define HLOC_WITH_floats 1
+                                                  ... hloc_exp_f32(x) ...
 """
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
 from hloc.ir.types import ELEMENT_TYPES
 
@@ -21,18 +22,18 @@ NEAR = {"near", "far"}
 NARROW = set(ELEMENT_TYPES) - INTEGERS - FLOATS - COMPLEX | {"key", "odd"}
 NAMED = {"convert": {"convert"}, "stochastic": {"stochastic"}, "random": {"threefry2x32", "philox4x32", "rotate"},
          "bits": {"popcnt", "count", "mulhi"}}
-_NAME = re.compile(r"\bhloc_(\w+)")
 
 
-def with_needed_sections(text: str) -> str:
-    """The unit with #defines for the sections of its functions."""
-    names = ("ALL 0", *(f"WITH_{c} 1" for c in needed_sections(text)))
+def with_needed_sections(text: str, calls: Iterable[str]) -> str:
+    """The unit with #defines for the sections of the functions that it calls."""
+    names = ("ALL 0", *(f"WITH_{c} 1" for c in needed_sections(calls)))
     return "".join(f"#define HLOC_{name}\n" for name in names) + text
 
 
-def needed_sections(text: str) -> list[str]:
-    """The arguments of HLOC_READS: types of computation, and sections, sorted."""
-    words = {word for name in set(_NAME.findall(text)) for word in name.split("_")}
+def needed_sections(calls: Iterable[str]) -> list[str]:
+    """The arguments of HLOC_READS for functions, by their names without hloc_: types of computation, and sections,
+    sorted."""
+    words = {word for name in set(calls) for word in name.split("_")}
     found = {name for name, some in NAMED.items() if words & some}
     if words & COMPLEX or "stochastic" in found:
         found |= {"floats", *FLOATS}

@@ -1,15 +1,14 @@
-"""Which library kernels of runtime/ a program needs, from its generated C.
+"""Which library kernels of runtime/ a program needs, by the functions that it calls.
 
-In: C texts. Out: names of units: a file of runtime/, or `generic.c:gemm_c64`, one function of a file with many. Each
-unit is compiled once per machine (build.py), so a program should name only those that it calls.
+In: names of functions. Out: names of units: a file of runtime/, or `generic.c:gemm_c64`, one function of a file with
+many. Each unit is compiled once per machine (build.py), so a program should name only those that it calls.
 
-    hloc_gemm_f32(&args)        gemm_f32.c: those of its parts that the matmuls of a program need (product_parts.py)
-    hloc_conv_rows_f32(&args)   the algorithm of most convolutions
+    gemm_f32        gemm_f32.c: those of its parts that the matmuls of a program need (product_parts.py)
+    conv_rows_f32   the algorithm of most convolutions
 """
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hloc.machine import Machine
 from hloc.targets.cpu.tiles.complex_products import PARTS
@@ -33,12 +32,13 @@ ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
 MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
 SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
-ENTRY = re.compile(r"\bhloc_(gemm|conv|fft|topk|attention|cholesky|trisolve|transpose)(?:_(\w+))?\(")
+ENTRIES = frozenset(["gemm", "conv", "fft", "topk", "attention", "cholesky", "trisolve", "transpose"])
 
 
-def runtime_units(text: str) -> list[str]:
-    """The units of runtime/ that implement what a tile's text calls."""
-    return [unit for kind, type in ENTRY.findall(text) for unit in units_of(kind, type)]
+def runtime_units(calls: Iterable[str]) -> list[str]:
+    """The units of runtime/ that implement these functions, without the prefix hloc_; other functions need none."""
+    entries = (name.partition("_") for name in calls)
+    return [unit for kind, _, type in entries if kind in ENTRIES for unit in units_of(kind, type)]
 
 
 def file_of(unit: str) -> str:

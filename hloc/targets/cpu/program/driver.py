@@ -19,6 +19,7 @@ from hloc.errors import HlocError
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import FLAG_BYTES, Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
+from hloc.targets.c_function import CFunction
 from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY, STOPPED
 from hloc.targets.cpu.program.concurrent_steps import ConcurrentLaunches, grouped
 from hloc.targets.cpu.program.grain import extent_of, grain_of, seconds_of
@@ -51,7 +52,7 @@ class Driver:
     refs: list[tuple[int, int]] = field(default_factory=list)
     host_calls: list[HostCall] = field(default_factory=list)
     in_python: Collection[str] = ()         # targets of host calls that Python always makes
-    inlined: Mapping[str, str] = field(default_factory=dict)      # inlined kernels (small_kernels.py)
+    inlined: Mapping[str, CFunction] = field(default_factory=dict)      # inlined kernels (small_kernels.py)
     lapack_calls: dict[str, HostCall] = field(default_factory=dict)       # by their C text
     lines: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
@@ -260,7 +261,7 @@ class Driver:
         """The inlined kernels."""
         if not self.inlined:
             return []
-        return ['#include "scalar.h"', *(inlined_text(name, text) for name, text in self.inlined.items())]
+        return ['#include "scalar.h"', *(inlined_text(f) for f in self.inlined.values())]
 
     def text(self) -> str:
         """The whole unit: declarations, reference table, hloc_execute."""
@@ -302,9 +303,9 @@ class Driver:
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
 
 
-def inlined_text(name: str, text: str) -> str:
+def inlined_text(function: CFunction) -> str:
     """The text of an inlined kernel."""
-    return text.replace(f"void {name}(", f"HLOC_ALWAYS void {name}(", 1)
+    return function.text.replace(f"void {function.name}(", f"HLOC_ALWAYS void {function.name}(", 1)
 
 
 def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine) -> float:
@@ -316,10 +317,10 @@ def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine)
 
 def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False,
                   iterations: int | None = None, in_python: Collection[str] = (),
-                  inlined: Mapping[str, str] | None = None) -> DriverSource:
+                  inlined: Mapping[str, CFunction] | None = None) -> DriverSource:
     """The C text of the driver. timed: it measures each step; iterations: it makes a trace, too, in which each loop has
     so many iterations one by one; in_python: targets of calls that are the user's own;
-    inlined: kernels that it holds, name -> text."""
+    inlined: kernels that it holds, by name."""
     driver = Driver(program, names, machine, timed=[] if timed else None, iterations=iterations, in_python=in_python,
                     inlined=inlined or {})
     return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()),

@@ -16,12 +16,10 @@ from hloc.targets.cpu.building.library_kernels import file_of
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
 from hloc.targets.cpu.program.export import constants_text, entry_macros, header_text
-from hloc.targets.cpu.program.sources import OUT_OF_MEMORY, PROLOGUE, Sources
+from hloc.targets.cpu.program.sources import OUT_OF_MEMORY, PROLOGUE, Sources, calls_of
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import INCLUDE, inline_includes
 
-OWN = re.compile(r'(?<!")\bhloc_')
-KERNEL = re.compile(r"\b(k\d+_\w+)")
 READS = re.compile(r"#if HLOC_READS\((\w+)\)\n(.*?)#endif\n", re.DOTALL)
 MACRO = re.compile(r"^#define (?!HLOC_|_)(\w+)", re.MULTILINE)
 ABOUT = re.compile(r"\A/\* ([\w.]+: .*?)\*/\n", re.DOTALL)
@@ -73,26 +71,26 @@ LIBRARY = """
 
 
 def single_file(sources: Sources, name: str) -> str:
-    """The whole text. Attention is that of any CPU: of pairs of bf16 it is the same text once more, under other
-    names."""
+    """The whole text. sources: with kernels whose names have the prefix, too. Attention is that of any CPU: of pairs of
+    bf16 it is the same text once more, under other names."""
     program, march = sources.program, sources.machine.march
     files = dict.fromkeys(file_of(unit).replace("_pairs", "") if unit.startswith("attention") else file_of(unit)
                           for unit in (*sources.runtime_units(), "cpu_needs.c"))
     most, driver = sources.driver.split("\n", 1)                       # #define HLOC_MOST_ARGUMENTS
-    model = "\n".join([*sources.kernels, driver.replace(EXPORTED, "")])
+    model = "\n".join([*(k.text for k in sources.kernels), driver.replace(EXPORTED, "")])
     model = model.replace("hloc_attention_pairs(", "hloc_attention(") + OUT_OF_MEMORY
     library = "\n".join([*["#define HLOC_SLOW_PAIRS"] * sources.machine.slow_pairs, most,
                          *map(included, files), '#include "driver.h"', '#include "cpu_needs.h"',
                          PROLOGUE])
     library_kernels = inline_includes(library.replace(PROLOGUE, ""), (RUNTIME,), TEMPLATES)
-    read = None if INCLUDE.search(library_kernels) else set(needed_sections(model))
+    calls = calls_of((*sources.kernels, *sources.inlined))
+    read = None if INCLUDE.search(library_kernels) else set(needed_sections(calls))
     library, model = inline_includes(
         library + MODEL + entry_macros(program, name) + '#include "entry.h"\n\n' + model, (RUNTIME, SHARED), TEMPLATES,
         lambda body: shortened(body, read)).split(MODEL)
     head = HEAD.format(march=march, flags=FLAGS.format(march=march), name=name) + header_text(program, name)
     text = START.format(name=name) + MODEL + model + LIBRARY + library
-    text = KERNEL.sub(rf"{name}_\1", OWN.sub(f"{name}_", text))
-    return head + text + constants_text(program.constants, name) + "#endif\n"
+    return head + text.replace("hloc_", f"{name}_") + constants_text(program.constants, name) + "#endif\n"
 
 
 def included(file: str) -> str:

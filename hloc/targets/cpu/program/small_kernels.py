@@ -1,6 +1,6 @@
 """Small kernels, whose call is a large part of their time: the driver contains their code instead.
 
-In: a plan.Program, and the name and text of each kernel's function. Out: the names of those to inline.
+In: a plan.Program, and each kernel's function. Out: the names of those to inline.
 
     a loop of 30 steps over scalars, three kernels each   ->   loads, adds and stores; 90 calls less
 
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hloc.kernels.ir import Kernel
 from hloc.kernels.plan import Branch, Launch, Program, Step, WhileLoop
 from hloc.machine import Machine
+from hloc.targets.c_function import CFunction
 from hloc.targets.cpu.building.unit_costs import FUNCTION, kernel_cost
 from hloc.targets.cpu.program.grain import seconds_of
 
@@ -26,7 +27,7 @@ MOST_COST = 100                  # milliseconds of compilation, as if each were 
 UNKNOWN_TRIPS = 8
 
 
-def inlined_kernels(program: Program, names: Sequence[str], texts: Mapping[str, str],
+def inlined_kernels(program: Program, names: Sequence[str], functions: Mapping[str, CFunction],
                     machine: Machine) -> frozenset[str]:
     """Names of functions to inline into the driver."""
     runs: dict[str, int] = {}
@@ -36,12 +37,12 @@ def inlined_kernels(program: Program, names: Sequence[str], texts: Mapping[str, 
         kernel, name = program.kernels[launch.kernel], names[launch.kernel]
         seconds = seconds_of(kernel.cost, machine)
         total += times * (LAUNCH_SECONDS + seconds)
-        if isinstance(kernel, Kernel) and seconds <= LONGEST and "HLOC_WIDE" not in texts[name]:
+        if isinstance(kernel, Kernel) and seconds <= LONGEST and not functions[name].wide:
             runs[name] = runs.get(name, 0) + times
             places[name] = places.get(name, 0) + 1
     chosen, spent = set(), 0.0
     for name in sorted(runs, key=runs.__getitem__, reverse=True):
-        cost = places[name] * max(1.0, kernel_cost(texts[name]) - FUNCTION)
+        cost = places[name] * max(1.0, kernel_cost(functions[name]) - FUNCTION)
         if runs[name] * LAUNCH_SECONDS >= LEAST_SHARE * total and spent + cost <= MOST_COST:
             chosen.add(name)
             spent += cost

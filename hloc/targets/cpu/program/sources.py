@@ -5,7 +5,7 @@ parallel (a small program is one unit). single_file.py makes one self-contained 
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step, WhileLoop
 from hloc.machine import Machine
+from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.building.header_selection import with_needed_sections
 from hloc.targets.cpu.building.library_kernels import runtime_units
 from hloc.targets.cpu.building.needed_parts import parts_of_tiles
@@ -22,14 +23,14 @@ from hloc.targets.cpu.program.driver import driver_source, inlined_text
 from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import callback_of, tile_function
-from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers
+from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.function_definitions import row_definitions
 from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.functions import definitions
 from hloc.targets.inlining import c_name
-from hloc.targets.printer import C, print_kernel
+from hloc.targets.printer import C, comment, kernel_body, signature
 
 # Milliseconds of compilation (unit_costs.py). Starting gcc and reading the headers takes 45: nothing where a core would
 # be idle.
@@ -41,40 +42,46 @@ PROLOGUE = '#include "scalar.h"\n#include "pool.h"\n'
 
 
 class Unit(NamedTuple):
-    """A translation unit. functions: the texts of the kernels that it holds; holds_kernels: compile it as these are."""
+    """A translation unit. functions: the kernels that it holds; holds_kernels: compile it as these are."""
 
     text: str
     holds_kernels: bool
-    functions: tuple[str, ...]
+    functions: tuple[CFunction, ...]
 
 
-def _unit(kernels: Sequence[str], driver: Sequence[str] = (), inlined: Sequence[str] = ()) -> Unit:
+def _unit(kernels: Sequence[CFunction], driver: Sequence[str] = (), inlined: Sequence[CFunction] = ()) -> Unit:
     """Kernels, and at most one driver, with the kernels that it holds."""
-    return Unit(with_needed_sections("\n".join([PROLOGUE, *kernels, *driver])), True, (*kernels, *inlined))
+    text = "\n".join([PROLOGUE, *(k.text for k in kernels), *driver])
+    return Unit(with_needed_sections(text, calls_of((*kernels, *inlined))), True, (*kernels, *inlined))
+
+
+def calls_of(functions: Iterable[CFunction]) -> set[str]:
+    """The C functions that these call."""
+    return {name for f in functions for name, _ in f.calls}
 
 
 @dataclass(frozen=True)
 class Sources:
-    """driver: C text of the driver unit; inlined: the kernels that it holds; kernels: C texts of functions, each once
-    (kernels that differ in their extents only share one, so do epilogues); host_calls, timed steps and traced loops: by
-    their numbers in the driver; lapack_calls: calls of functions whose addresses come from SciPy; functions: of each
-    kernel of the program, the name of its function and the text that holds it."""
+    """driver: C text of the driver unit; inlined: the kernels that it holds; kernels: functions, each once (kernels
+    that differ in their extents only share one, so do epilogues); host_calls, timed steps and traced loops: by their
+    numbers in the driver; lapack_calls: calls of functions whose addresses come from SciPy; functions: of each kernel
+    of the program, as its text stands in `readable`."""
 
     program: Program
     machine: Machine
     driver: str
-    kernels: tuple[str, ...]
+    kernels: tuple[CFunction, ...]
     host_calls: tuple[HostCall, ...]
     timed: tuple[Step, ...] = ()
     lapack_calls: tuple[HostCall, ...] = ()
-    inlined: tuple[str, ...] = ()
+    inlined: tuple[CFunction, ...] = ()
     traced: tuple[WhileLoop, ...] = ()
-    functions: tuple[tuple[str, str], ...] = ()
+    functions: tuple[CFunction, ...] = ()
 
     def units(self, cores: int) -> list[Unit]:
         """What to compile: the driver, and kernels dealt out, largest first, to the least loaded unit. A short driver
         joins one: one start of the compiler less."""
-        costs = {text: kernel_cost(text) for text in self.kernels}
+        costs = {kernel.name: kernel_cost(kernel) for kernel in self.kernels}
         total, driver = int(sum(costs.values())), self.driver + OUT_OF_MEMORY + FOR_PYTHON
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
         if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
@@ -85,23 +92,24 @@ class Sources:
         joins = driver_cost(driver) <= LONG_DRIVER_COST
         if joins:
             loads[0] += driver_cost(driver)
-        for text in sorted(self.kernels, key=costs.__getitem__, reverse=True):
+        for kernel in sorted(self.kernels, key=lambda k: costs[k.name], reverse=True):
             place = loads.index(min(loads))
-            parts[place].append(text)
-            loads[place] += costs[text]
+            parts[place].append(kernel)
+            loads[place] += costs[kernel.name]
         with_driver = [_unit(parts[0], [driver], self.inlined) if joins
-                       else Unit(with_needed_sections(driver), bool(self.inlined), self.inlined)]
+                       else Unit(with_needed_sections(driver, calls_of(self.inlined)), bool(self.inlined),
+                                 self.inlined)]
         return with_driver + [_unit(part) for part in parts[int(joins):] if part]
 
     def readable(self) -> str:
         """Kernels, then the driver, as they were generated; runtime headers stay includes."""
-        return "\n".join([f"/* {self.program.name} */", PROLOGUE, *self.kernels, self.driver])
+        return "\n".join([f"/* {self.program.name} */", PROLOGUE, *(k.text for k in self.kernels), self.driver])
 
     def runtime_units(self) -> tuple[str, ...]:
         """The files of runtime/ that the program calls into; each is compiled once per machine."""
         own = ["pool.c", "lapack.c"] if self.lapack_calls else ["pool.c"]
-        return tuple(dict.fromkeys([*own, *(unit for text in (*self.kernels, *self.inlined)
-                                    for unit in runtime_units(text))]))
+        return tuple(dict.fromkeys([*own, *(unit for f in (*self.kernels, *self.inlined)
+                                    for unit in runtime_units(name for name, _ in f.calls))]))
 
     def parts(self) -> Parts:
         """The parts of those files that the program needs."""
@@ -127,45 +135,68 @@ __attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { retu
 
 
 def make_sources(program: Program, machine: Machine, *, timed: bool = False, iterations: int | None = None,
-                 in_python: Collection[str] = (), inline: bool = False) -> Sources:
+                 in_python: Collection[str] = (), inline: bool = False, prefix: str = "") -> Sources:
     """Print all kernels and the driver. timed: a driver that measures its steps; iterations: and traces them, with so
     many iterations of each loop; in_python: targets of custom calls that are the user's own functions; inline: the
-    driver may hold small kernels."""
-    names, functions = print_kernels(program.kernels, machine)
+    driver may hold small kernels; prefix: of the names of kernels."""
+    names, functions = print_kernels(program.kernels, machine, prefix)
     chosen = inlined_kernels(program, names, functions, machine) if inline and not timed else frozenset()
-    inlined = {name: text for name, text in functions.items() if name in chosen}
+    inlined = {name: function for name, function in functions.items() if name in chosen}
     driver = driver_source(program, names, machine, timed=timed, iterations=iterations, in_python=in_python,
                            inlined=inlined)
-    kernels = dict.fromkeys(text for name, text in functions.items() if name not in chosen)
-    return Sources(program, machine, driver.text, tuple(kernels), driver.host_calls, driver.timed, driver.lapack_calls,
+    kernels = tuple(function for name, function in functions.items() if name not in chosen)
+    return Sources(program, machine, driver.text, kernels, driver.host_calls, driver.timed, driver.lapack_calls,
                    tuple(inlined.values()), driver.traced, tuple(
-                       (name, inlined_text(name, functions[name]) if name in chosen else functions[name])
+                       functions[name].changed(inlined_text(functions[name])) if name in chosen else functions[name]
                        for name in names))
 
 
-def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The name of the C function of each kernel, and the texts of all functions by name, those that tiles call too."""
-    names, texts = [], {}
-    functions: dict[str, str] = {}                            # text without comment and name -> name
+def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
+                  prefix: str = "") -> tuple[tuple[str, ...], dict[str, CFunction]]:
+    """The name of the C function of each kernel, and all functions by name, those that tiles call back too."""
+    names, functions = [], {}
+    printed: dict[tuple, str] = {}                            # what is printed but for comment and name -> name
     for number, kernel in enumerate(kernels):
-        name = c_name(number, kernel.name)
+        name = prefix + c_name(number, kernel.name)
         if isinstance(kernel, Tile):
             callback = callback_of(kernel)
             if callback:
-                texts[callback.text] = callback.text
-            texts[name] = tile_function(kernel, name, machine)
+                functions[callback.name] = callback
+            functions[name] = tile_function(kernel, name, machine)
         else:
-            kernel = with_interrupt_checks(run_kernel_passes(kernel, machine))
-            qualifier = "HLOC_WIDE " if kernel.wide or has_groups(kernel) else ""
-            name = functions.setdefault(_function(kernel._replace(origin=()), "", qualifier, machine), name)
-            if name not in texts:
-                texts[name] = _function(kernel, name, qualifier, machine)
+            unnamed = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine)), machine)
+            name = printed.setdefault(unnamed.key, name)
+            if name not in functions:
+                functions[name] = unnamed.function(name)
         names.append(name)
-    return tuple(names), texts
+    return tuple(names), functions
 
 
-def _function(kernel: Kernel, name: str, qualifier: str, machine: Machine) -> str:
-    """A kernel, behind what it calls."""
-    text = print_kernel(kernel, C, name, qualifier, RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
-    text = "\n".join([*definitions(kernel.body), *row_definitions(kernel.body, machine), text])
-    return "\n".join([*headers(text), text])
+class _Printed(NamedTuple):
+    """A kernel without its name. called: the functions that it alone calls; has_rows: some of them take rows; body:
+    its lines below the first."""
+
+    kernel: Kernel
+    wide: bool
+    has_rows: bool
+    called: tuple[str, ...]
+    body: tuple[str, ...]
+    printer: RowPrinter
+
+    @property
+    def key(self) -> tuple:
+        return self.wide, self.called, self.body
+
+    def function(self, name: str) -> CFunction:
+        headers, origin = self.printer.headers, self.kernel.origin
+        first = signature(self.kernel, C, name, "HLOC_WIDE " * self.wide)
+        return c_function(name, [*includes(headers), *self.called, *comment(origin), first, *self.body, ""],
+                          self.printer, headers=headers, origin=origin, wide=self.wide or self.has_rows)
+
+
+def _printed(kernel: Kernel, machine: Machine) -> _Printed:
+    printer = RowPrinter(far_arrays(kernel.buffers, FAR_BYTES))
+    body = tuple(kernel_body(kernel, printer))
+    rows = row_definitions(kernel.body, machine, printer)
+    called = (*definitions(kernel.body, printer), *rows)
+    return _Printed(kernel, kernel.wide or has_groups(kernel), bool(rows), called, body, printer)

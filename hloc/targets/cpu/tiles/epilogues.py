@@ -37,12 +37,13 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import parts, with_expressions, with_parts
 from hloc.targets.c_expressions import c_type
-from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers
+from hloc.targets.c_function import CFunction, c_function, includes
+from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.half_conversion import by_numbers, part_of_group, row_in_groups
 from hloc.targets.cpu.vector_loops.half_rounding_groups import VECTOR_LANES
 from hloc.targets.cpu.vector_loops.load_speculation import epilogue_with_loads_first
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
-from hloc.targets.printer import C, buffer_declarations, print_statements
+from hloc.targets.printer import C, StatementPrinter, buffer_declarations
 
 SMALL = 16            # factors up to this, and all divisors, stay constants: compilers make shifts of them
 PARAMETERS = ("long batch, long first_row, long first_column, long rows,",
@@ -50,11 +51,14 @@ PARAMETERS = ("long batch, long first_row, long first_column, long rows,",
 
 
 class Epilogue(NamedTuple):
-    """name and text of the C function; sizes: the contents of the caller's array of sizes."""
+    """function: in C; sizes: the contents of the caller's array of sizes."""
 
-    name: str
-    text: str
+    function: CFunction
     sizes: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.function.name
 
     @property
     def declaration(self) -> str:
@@ -73,7 +77,7 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
     sizes: dict[int, str] = {}
     of_row, of_column = (with_names(part, sizes) for part in by_row(
         epilogue_with_loads_first(tile, _extents(tile)), {b.name for b in tile.buffers if b.access == "read"}))
-    total = dict(tile.parameters)["types"][1]
+    total, printer = dict(tile.parameters)["types"][1], RowPrinter()
     columns = "\n".join([
         f"(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         "  void *const *buffers = given[0];",
@@ -83,22 +87,22 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
         "  (void)batch;",
         "  for (long i = 0; i < rows; i++) {",
         "    const long row = first_row + i;",
-        _columns(of_row, of_column, total, tile.buffers),
+        _columns(of_row, of_column, total, tile.buffers, printer),
         "  }",
         "}"])
-    name = f"epilogue_{hashlib.sha256(columns.encode()).hexdigest()[:10]}"
+    name = f"hloc_epilogue_{hashlib.sha256(columns.encode()).hexdigest()[:10]}"
     call = f"{name}_columns(given, batch, first_row, first_column, rows, {{}}, tile, tile_stride);"
-    wide = "HLOC_WIDE " if computes_much(tile.epilogue) else ""
     whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
-    text = "\n".join([
-        '#include "gemm.h"',
-        *headers(columns),
+    printer.loops += 1
+    headers, is_wide = ("gemm.h", *printer.headers), computes_much(tile.epilogue)
+    wide = "HLOC_WIDE " * is_wide
+    return Epilogue(c_function(name, [
+        *includes(headers),
         f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
         f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         f"  if (columns == {whole}) {call.format(whole)}",
         f"  else {call.format('columns')}",
-        "}", ""])
-    return Epilogue(name, text, tuple(sizes))
+        "}", ""], printer, headers=headers, wide=is_wide), tuple(sizes))
 
 
 def _extents(tile: Tile) -> dict[str, int]:
@@ -132,21 +136,22 @@ def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list
     return shared, left
 
 
-def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, buffers: Iterable[Buffer]) -> str:
+def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, buffers: Iterable[Buffer],
+             printer: RowPrinter) -> str:
     """The text for one row: the values that its columns share, and the loop over them."""
     halves = {b.name: b.access == "read" for b in buffers if b.type == "f16"}
     if halves and (groups := _in_groups(of_row, of_column, total, halves)):
-        printer = RowPrinter()
-        printer.statements(groups, 2)
-        return "\n".join(["    (void)row;", *printer.lines])
+        return "\n".join(["    (void)row;", printer.block(groups, 2)])
+    printer.loops += 1
+    plain = StatementPrinter(C, calls=printer.calls)              # these loops are no calls
     return "\n".join([
-        *([print_statements(of_row, C, 2)] if of_row else []),
+        *([plain.block(of_row, 2)] if of_row else []),
         "    #pragma omp simd",
         "    for (long j = 0; j < columns; j++) {",
         "      const long column = first_column + j;",
         f"      const {c_type(total)} acc = sums[i * tile_stride + j];",
         "      (void)row, (void)column;",
-        print_statements(of_column, C, 3),
+        plain.block(of_column, 3),
         "    }"])
 
 

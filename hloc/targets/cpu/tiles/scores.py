@@ -4,7 +4,7 @@ In: an attention Tile, whose epilogue computes the score from a sum in loop IR (
 Out: a Score: the C function (see runtime/attention.h) and the orientation of its tiles. If the score is one of two
 values by a mask that does not depend on the sum, there is a second function: whether any element of a tile is unmasked.
 
-    select(in3[column], acc * 0.125, -1e30)   ->   score_1f2e(...), masked = -1e30, score_1f2e_live(...)
+    select(in3[column], acc * 0.125, -1e30)   ->   hloc_score_1f2e(...), masked = -1e30, hloc_score_1f2e_live(...)
 """
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from hloc.kernels.attention.score_masks import is_needed, loads_of, mask_of, names_in
 from hloc.kernels.ir import INDEX, Apply, Expr, Let, Tile, Var
-from hloc.targets.c_expressions import expression
+from hloc.targets.c_function import c_function
 from hloc.targets.cpu.tiles.epilogues import Epilogue, with_names
-from hloc.targets.printer import C, buffer_declarations, print_statements
+from hloc.targets.printer import C, StatementPrinter, buffer_declarations
 
 OPERANDS = 3                     # buffers before those that the score reads
 LARGEST_INT = (1 << 31) - 1
@@ -50,12 +50,14 @@ def score_of(tile: Tile) -> Score | None:
             *(f"  const long {name} = ((const long *)given[1])[{n}];" for n, name in enumerate(sizes.values())),
             *buffer_declarations(tile.buffers)[OPERANDS:-1], "  (void)batch, (void)buffers;"]
     counter = "int" if max(dict(tile.parameters)["sizes"]) <= LARGEST_INT else "long"
-    score = _function(head, counter, print_statements(statements, C, 3))
-    live = _live(head, counter, print_statements(used, C, 3), expression(mask[0])) if mask else ""
-    name = f"score_{hashlib.sha256((score + live).encode()).hexdigest()[:10]}"
+    printer = StatementPrinter(C)
+    score = _function(head, counter, printer.block(statements, 3))
+    live = _live(head, counter, printer.block(used, 3), printer.expression(mask[0])) if mask else ""
+    printer.loops = 6 if mask else 4
+    name = f"hloc_score_{hashlib.sha256((score + live).encode()).hexdigest()[:10]}"
     text = f"void {name}{score}" + (f"int {name}_live{live}" if mask else "")
     by_columns = any(_walks(load.position, statements) for load in loads_of(statements))
-    return Score(Epilogue(name, text, tuple(sizes)), mask[1] if mask else None, by_columns)
+    return Score(Epilogue(c_function(name, [text], printer), tuple(sizes)), mask[1] if mask else None, by_columns)
 
 
 def _function(head: list[str], counter: str, statements: str) -> str:

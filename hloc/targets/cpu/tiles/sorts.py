@@ -14,8 +14,10 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Expr, Tile, Var
 from hloc.kernels.scalars import computation_type, is_narrow, widen
 from hloc.machine import Machine
-from hloc.targets.c_expressions import c_type, expression
-from hloc.targets.printer import C, comment, print_statements
+from hloc.targets.c_expressions import c_type
+from hloc.targets.c_function import CFunction, c_function, includes
+from hloc.targets.cpu.tiles.library_calls import library_function
+from hloc.targets.printer import C, StatementPrinter, comment
 
 KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
 FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: with half of its lanes, or all
@@ -29,7 +31,7 @@ class Selection(NamedTuple):
     from_end: bool
 
 
-def sort(tile: Tile, name: str, machine: Machine) -> str:
+def sort(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/sort.h; parameters as in hloc/kernels/library_kernels/sort.py."""
     given = dict(tile.parameters)
     results, bits = given["results"], key_bits(given["key"])
@@ -38,11 +40,13 @@ def sort(tile: Tile, name: str, machine: Machine) -> str:
     place = _place(length, stride, "i")
     get = [f"out->v{n} = ((const {c_type(t)} *)buffers[{n}])[at];" for n, t in enumerate(types)]
     put = [_put(n, result, types, length, stride) for n, result in enumerate(results, len(types))]
-    s = f"{name}_sort"
-    return "\n".join([
-        *comment(tile.origin), _element(s, types), _less(s, tile, types), *_function_key(s, given["key"]),
+    s, printer, selected = f"{name}_sort", StatementPrinter(C), selection(results, length, bits)
+    key = _function_key(s, given["key"], printer)
+    headers = [*["sort_keys.h"] * bool(key), _header(rows, length, bits, selected)]
+    return c_function(name, [
+        *comment(tile.origin), _element(s, types), _less(s, tile, types, printer), *key,
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
-        _instance(name, s, rows, length, bits, selection(results, length, bits))])
+        *_instance(name, s, rows, length, headers[-1], selected)], printer, headers=headers, origin=tile.origin)
 
 
 def _place(length: int, stride: int, element: str) -> str:
@@ -71,15 +75,14 @@ def selection(results: tuple, length: int, bits: int) -> Selection | None:
     return Selection(kept, from_end < from_start) if 0 < SELECTED_OF * kept <= length else None
 
 
-def topk(tile: Tile, name: str, machine: Machine) -> str:
+def topk(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/topk.h for f32; for everything else a keyed sort of (value, position) that writes the first k."""
     given = dict(tile.parameters)
     rows, length, k, largest = (given[key] for key in ("rows", "length", "k", "largest"))
     type, positions = tile.buffers[0].type, tile.buffers[2].type
     if has_topk(tile):
-        call = f"hloc_topk_f32(buffers[0], buffers[1], buffers[2], {rows}, {length}, {k}, {length})"
-        return "\n".join([*comment(tile.origin), '#include "topk.h"', "extern int hloc_out_of_memory;",
-                          f"void {name}(void *const *buffers) {{", f"  if ({call}) hloc_out_of_memory = 1;", "}", ""])
+        arrays, sizes = (f"buffers[{n}]" for n in range(3)), map(str, (rows, length, k, length))
+        return library_function(tile, name, "topk.h", [], ("topk_f32", *arrays, *sizes))
     s, t, p = f"{name}_sort", c_type(type), c_type(positions)
     get = [f"out->v0 = ((const {t} *)buffers[0])[at];", f"out->v1 = ({p})i;"]
     put = [f"if (i < {k}) (({t} *)buffers[1])[row * {k}L + i] = e->v0;",
@@ -87,11 +90,13 @@ def topk(tile: Tile, name: str, machine: Machine) -> str:
     order = ("descending" if largest else "ascending") + " total"
     less = (f"static inline int {s}_less(const {s}_element *a, const {s}_element *b) "
             f"{{ return {s}_key(a) < {s}_key(b); }}")
-    return "\n".join([
-        *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order), less,
+    printer, selected = StatementPrinter(C), topk_selection(tile)
+    headers = ["sort_keys.h", _header(rows, length, topk_key_bits(tile), selected)]
+    return c_function(name, [
+        *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order, printer), less,
         _access(s, "get", "element *out", f"row * {length}L + i", get),
         _access(s, "put", "element *e", f"row * {length}L + i", put),
-        _instance(name, s, rows, length, topk_key_bits(tile), topk_selection(tile))])
+        *_instance(name, s, rows, length, headers[-1], selected)], printer, headers=headers, origin=tile.origin)
 
 
 def topk_selection(tile: Tile) -> Selection | None:
@@ -137,41 +142,42 @@ def _element(s: str, types: list[str]) -> str:
     return f"typedef struct {{ {fields} }} {s}_element;"
 
 
-def _less(s: str, tile: Tile, types: list[str]) -> str:
+def _less(s: str, tile: Tile, types: list[str], printer: StatementPrinter) -> str:
     """The module's comparator over two elements."""
     names, statements, result = tile.comparator
     lets = [f"  const {c_type(t)} {name} = {'a' if n % 2 == 0 else 'b'}->v{n // 2}; (void){name};"
             for n, (name, t) in enumerate(names)]
     return "\n".join([f"static inline int {s}_less(const {s}_element *a, const {s}_element *b) {{", *lets,
-                      print_statements(statements, C), f"  return {expression(result)};", "}"])
+                      printer.block(statements, 1), f"  return {printer.expression(result)};", "}"])
 
 
-def _function_key(s: str, key: tuple) -> list[str]:
+def _function_key(s: str, key: tuple, printer: StatementPrinter) -> list[str]:
     """The key of the radix sort, or nothing if the comparator must be called."""
     if not _is_keyed(key):
         return []
     order, name, type, statements, result, _ = key
     field = f"const {c_type(type)} {name} = e->v{name.removeprefix('value')};"
-    body = "\n".join([f"  {field}", print_statements(statements, C)])
-    return _key_function(s, order, body, expression(result), result.type, _unused_bits(key))
+    body = "\n".join([f"  {field}", printer.block(statements, 1)])
+    return _key_function(s, order, body, printer.expression(result), result.type, _unused_bits(key), printer)
 
 
-def _key(s: str, type: str, order: str) -> list[str]:
+def _key(s: str, type: str, order: str, printer: StatementPrinter) -> list[str]:
     """The key if the first operand's value is compared unchanged."""
-    return _key_function(s, order, "", expression(_wide(Var("e->v0", type))), computation_type(type),
-                         16 if type == "bf16" else 0)
+    return _key_function(s, order, "", printer.expression(_wide(Var("e->v0", type))), computation_type(type),
+                         16 if type == "bf16" else 0, printer)
 
 
-def _key_function(s: str, order: str, body: str, value: str, wide: str, unused: int) -> list[str]:
+def _key_function(s: str, order: str, body: str, value: str, wide: str, unused: int,
+                  printer: StatementPrinter) -> list[str]:
     """unused: the number of lowest bits of a value that are always zero."""
     if ELEMENT_TYPES[wide].kind == "float" and "total" not in order:
         value += " + 0.0f"                                   # -0 equals +0 in the order of plain comparisons
-    key = value if ELEMENT_TYPES[wide].kind in ("unsigned", "pred") else f"hloc_sort_key_{wide}({value})"
+    key = value if ELEMENT_TYPES[wide].kind in ("unsigned", "pred") else printer.call(f"sort_key_{wide}", value)
     bits = ELEMENT_TYPES[wide].bits - unused
     key = f"({key} >> {unused})" if unused else key
     mask = "~0ull" if bits == 64 else f"{hex((1 << bits) - 1)}ull"
     key = f"(~(hloc_u64){key} & {mask})" if order.startswith("descending") else f"(hloc_u64){key}"
-    return ['#include "sort_keys.h"', f"static inline hloc_u64 {s}_key(const {s}_element *e) {{",
+    return [*includes(["sort_keys.h"]), f"static inline hloc_u64 {s}_key(const {s}_element *e) {{",
             *([body] if body else []), f"  return {key};", "}", f"#define HLOC_SORT_KEY_BITS {bits}"]
 
 
@@ -186,25 +192,25 @@ def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> st
         f"  const long at = {place};", *(f"  {line}" for line in lines), "}"])
 
 
-def _instance(name: str, s: str, rows: int, length: int, bits: int, selected: Selection | None) -> str:
-    sizes = f"{rows}, {length}"
-    header = "sort_select.h" if selected else "sort_network.h" if goes_by_network(rows, length, bits) else "sort.h"
+def _header(rows: int, length: int, bits: int, selected: Selection | None) -> str:
+    """The file of runtime/ that sorts. bits: of the key, 0 without one."""
+    return "sort_select.h" if selected else "sort_network.h" if goes_by_network(rows, length, bits) else "sort.h"
+
+
+def _instance(name: str, s: str, rows: int, length: int, header: str, selected: Selection | None) -> list[str]:
     wanted = [f"#define HLOC_SORT_KEPT {selected.kept}", f"#define HLOC_SORT_FROM_END {int(selected.from_end)}"] \
         if selected else []
-    return "\n".join([f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", *wanted, f'#include "{header}"',
-                      "extern int hloc_out_of_memory;",
-                      f"void {name}(void *const *buffers) {{",
-                      f"  if ({s}(buffers, {sizes})) hloc_out_of_memory = 1;", "}", ""])
+    return [f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", *wanted, *includes([header]),
+            "extern int hloc_out_of_memory;", f"void {name}(void *const *buffers) {{",
+            f"  if ({s}(buffers, {rows}, {length})) hloc_out_of_memory = 1;", "}", ""]
 
 
-def fft(tile: Tile, name: str, machine: Machine) -> str:
+def fft(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/fft.h; parameters as in hloc/kernels/library_kernels/fft.py."""
     given = dict(tile.parameters)
     precision = "f64" if tile.buffers[1].type in ("c128", "f64") else "f32"
     lengths = given["lengths"]
-    sizes = f"{len(lengths)}, lengths, {given['batch']}"
-    call = f"hloc_fft_{precision}(HLOC_{given['kind']}, {sizes}, buffers[0], buffers[1])"
-    return "\n".join([*comment(tile.origin), '#include "fft.h"', "extern int hloc_out_of_memory;",
-                      f"void {name}(void *const *buffers) {{",
-                      f"  static const long lengths[] = {{{', '.join(map(str, lengths))}}};",
-                      f"  if ({call}) hloc_out_of_memory = 1;", "}", ""])
+    facts = [f"  static const long lengths[] = {{{', '.join(map(str, lengths))}}};"]
+    return library_function(tile, name, "fft.h", facts, (
+        f"fft_{precision}", f"HLOC_{given['kind']}", str(len(lengths)), "lengths", str(given["batch"]), "buffers[0]",
+        "buffers[1]"))

@@ -1,10 +1,10 @@
 """Tiles on the CPU: a Tile of the plan -> C that calls a hand-written library kernel of runtime/.
 
-In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C text of
+In: a kernels.ir.Tile (matrix product, attention, convolution, sort, FFT). Out: the C function
 `void name(void *const *buffers)`. A library kernel is compiled once per machine (library_kernels.py). Generated here
 are its arguments, and the epilogue or comparator that it calls back.
 
-    gemm of f32 with a bias  ->  epilogue_1f2e(...) and k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
+    gemm of f32 with a bias  ->  hloc_epilogue_1f2e(...), k3(...) { hloc_gemm_args args = {...}; hloc_gemm_f32(&args); }
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
+from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES, SAME_PRODUCT, attention_kind
 from hloc.targets.cpu.scratch.convolution import arguments
 from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of
@@ -21,9 +22,9 @@ from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk
 from hloc.targets.cpu.tiles.triangular import cholesky, triangular_solve
-from hloc.targets.printer import comment
+from hloc.targets.printer import C, StatementPrinter, comment
 
-CHECK = "extern int hloc_out_of_memory;\n"
+CHECK = "extern int hloc_out_of_memory;"
 
 
 def _fields(**values: object) -> str:
@@ -42,14 +43,16 @@ def _address(position: int, type: str, offset: int) -> str:
     return f"(const {c_type(type)} *)buffers[{position}] + {offset}" if offset else f"buffers[{position}]"
 
 
-def _function(tile: Tile, name: str, lines: Iterable[str]) -> str:
-    head = f"void {name}(void *const *buffers) {{"
-    return "\n".join([*comment(tile.origin), head, *(f"  {line}" for line in lines), "}", ""])
-
-
-def _call(kind: str, entry: str, fields: str, epilogue: Epilogue | None) -> list[str]:
-    given = [epilogue.arguments()] if epilogue else []
-    return [*given, f"const hloc_{kind}_args args = {{{fields}}};", f"if (hloc_{entry}(&args)) hloc_out_of_memory = 1;"]
+def _function(tile: Tile, name: str, header: str, declarations: str, entry: str, fields: str,
+              epilogue: Epilogue | None) -> CFunction:
+    """The function that calls hloc_<entry> with these fields of its arguments. declarations: what it calls back."""
+    printer, kind = StatementPrinter(C), header.removesuffix(".h")
+    given = [f"  {epilogue.arguments()}"] if epilogue else []
+    return c_function(name, [
+        CHECK, *includes([header]), *declarations.splitlines(), *comment(tile.origin),
+        f"void {name}(void *const *buffers) {{", *given, f"  const hloc_{kind}_args args = {{{fields}}};",
+        f"  if ({printer.call(entry, '&args')}) hloc_out_of_memory = 1;", "}", ""],
+        printer, headers=[header], origin=tile.origin)
 
 
 def _operands(tile: Tile) -> tuple[int, int]:
@@ -72,7 +75,7 @@ def _with_packing(tile: Tile, fields: dict[str, object], side: str, result: str,
 
 # -- matrix products ---------------------------------------------------------------------------------------------------
 
-def gemm(tile: Tile, name: str, machine: Machine) -> str:
+def gemm(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/gemm.h; parameters as in hloc/kernels/products/dot.py."""
     given = dict(tile.parameters)
     type, total = given["types"]
@@ -82,10 +85,9 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
     fields = dict(batches=outer * inner, inner_batches=inner, m=m, n=n, k=k,
                   a=_address(lhs, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
                   b=_address(rhs, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
-    text = CHECK + '#include "gemm.h"\n'
-    epilogue = epilogue_of(tile)
+    epilogue, declaration = epilogue_of(tile), ""
     if epilogue:
-        text += epilogue.declaration
+        declaration = epilogue.declaration
         large = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
         fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_arrays=large)
     else:
@@ -93,12 +95,12 @@ def gemm(tile: Tile, name: str, machine: Machine) -> str:
         fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
                       c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
     entry, epilogue = f"gemm_{SAME_PRODUCT.get(type, type)}", _with_packing(tile, fields, "b", "c", epilogue)
-    return text + _function(tile, name, _call("gemm", entry, _fields(**fields), epilogue))
+    return _function(tile, name, "gemm.h", declaration, entry, _fields(**fields), epilogue)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
-def attention(tile: Tile, name: str, machine: Machine) -> str:
+def attention(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/attention.h; parameters as in hloc/kernels/attention/attention.py."""
     given = dict(tile.parameters)
     rows, columns, depth, features = given["sizes"]
@@ -110,15 +112,13 @@ def attention(tile: Tile, name: str, machine: Machine) -> str:
         fields.update({letter: _operand(_address(number, type, offset), type, first, second, batch)})
     first, second, batch = given["result"]
     fields.update(out=_operand(f"buffers[{last}]", tile.buffers[last].type, first, second, batch))
-    text = CHECK + '#include "attention.h"\n'
     score, entry = score_of(tile), "_".join(filter(None, ("attention", attention_kind(given, machine))))
     if score is None:
-        return text + _function(tile, name, _call("attention", entry, _fields(**fields), None))
+        return _function(tile, name, "attention.h", "", entry, _fields(**fields), None)
     fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
     if score.masked is not None:
         fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
-    lines = _call("attention", entry, _fields(**fields), score.function)
-    return text + score.declaration + _function(tile, name, lines)
+    return _function(tile, name, "attention.h", score.declaration, entry, _fields(**fields), score.function)
 
 
 def _longs(values: Iterable[int]) -> str:
@@ -131,7 +131,7 @@ def _operand(address: str, type: str, row: int, column: int, batch: Iterable[int
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
-def convolution(tile: Tile, name: str, machine: Machine) -> str:
+def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/conv.h; parameters as in kernels/products/convolution.py. Missing spatial dimensions come first."""
     given = dict(tile.parameters)
     type, total = given["types"]
@@ -150,10 +150,9 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
         base_dilation=three(given["base_dilation"], 1), window_dilation=three(given["window_dilation"], 1),
         reversed=three(given["reversal"], False), x=_address(lhs, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
         w=_address(rhs, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
-    text = CHECK + '#include "conv.h"\n'
-    epilogue = epilogue_of(tile)
+    epilogue, declaration = epilogue_of(tile), ""
     if epilogue:
-        text += epilogue.declaration
+        declaration = epilogue.declaration
         fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_is_transposed=given["is_transposed"])
     else:
         y_n, y_c, *y_s = given["result"]
@@ -163,31 +162,33 @@ def convolution(tile: Tile, name: str, machine: Machine) -> str:
     if type in FAST_TYPES["conv"]:
         entry = f"{algorithm_of(arguments(given, bool(epilogue)), machine)}_{type}"
         epilogue = _with_packing(tile, fields, "w", "y", epilogue)
-    return text + _function(tile, name, _call("conv", f"conv_{entry}", _fields(**fields), epilogue))
+    return _function(tile, name, "conv.h", declaration, f"conv_{entry}", _fields(**fields), epilogue)
 
 
-TEMPLATES: dict[str, Callable[[Tile, str, Machine], str]] = {
+TEMPLATES: dict[str, Callable[[Tile, str, Machine], CFunction]] = {
     "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
     "cholesky": cholesky, "triangular-solve": triangular_solve,
 }
 
-def tile_function(tile: Tile, name: str, machine: Machine) -> str:
-    """The C text of one tile without its epilogue. Raises UnsupportedError for a library kernel without a template."""
+
+def tile_function(tile: Tile, name: str, machine: Machine) -> CFunction:
+    """One tile without its epilogue. Raises UnsupportedError where its library kernel has no template."""
     template = TEMPLATES.get(tile.library_kernel)
     if template is None:
         raise UnsupportedError(f"library kernel '{tile.library_kernel}' on target cpu")
     return template(tile, name, machine)
 
 
-def callback_of(tile: Tile) -> Epilogue | None:
+def callback_of(tile: Tile) -> CFunction | None:
     """The C function that a tile's library kernel calls back, written once for all tiles that share it."""
     if tile.library_kernel == "attention":
         score = score_of(tile)
-        return score.function if score else None
-    return epilogue_of(tile)
+        return score.function.function if score else None
+    epilogue = epilogue_of(tile)
+    return epilogue.function if epilogue else None
 
 
-def tile_source(tile: Tile, name: str, machine: Machine) -> str:
-    """The C text of one tile alone."""
-    epilogue = callback_of(tile)
-    return (epilogue.text if epilogue else "") + tile_function(tile, name, machine)
+def tile_functions(tile: Tile, name: str, machine: Machine) -> list[CFunction]:
+    """The C functions of one tile alone."""
+    callback = callback_of(tile)
+    return [*([callback] if callback else []), tile_function(tile, name, machine)]

@@ -1,11 +1,10 @@
 """Prints loops as calls of library functions: conversions of contiguous f16 (half_conversion.py), transposing copies
 (transpose_calls.py), moves of small pixels (pixel_calls.py), and functions of rows (function_calls.py).
 
-In: a kernel's statements. Out: C text; `headers`: the includes that the calls need.
+In: a kernel's statements. Out: C text, and the headers to include for its calls.
 """
 from __future__ import annotations
 
-import re
 from itertools import count
 
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
@@ -17,12 +16,12 @@ from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
 from hloc.targets.cpu.vector_loops.streaming_store_calls import FUNCTION as STREAMING
 from hloc.targets.cpu.vector_loops.streaming_store_calls import streaming_store_call
 from hloc.targets.cpu.vector_loops.transpose_calls import FUNCTION as TRANSPOSING
-from hloc.targets.cpu.vector_loops.transpose_calls import transpose_calls
+from hloc.targets.cpu.vector_loops.transpose_calls import SIZES, transpose_calls
 from hloc.targets.printer import C, StatementPrinter
 
-HEADERS = {"half_rows.h": re.compile(rf"\b({'|'.join((*FUNCTIONS.values(), ROUNDING, *SINGLE))})\("),
-           "transpose.h": re.compile(rf"\b{TRANSPOSING}\d+\("), "stream_rows.h": re.compile(rf"\b{STREAMING}\("),
-           "pixels.h": re.compile(rf"\b({'|'.join(PIXELS)})\(")}
+HEADERS = {**dict.fromkeys((*FUNCTIONS.values(), ROUNDING, *SINGLE), "half_rows.h"),
+           **{f"{TRANSPOSING}{8 * size}": "transpose.h" for size in SIZES}, STREAMING: "stream_rows.h",
+           **dict.fromkeys(PIXELS, "pixels.h")}
 
 
 class RowPrinter(StatementPrinter):
@@ -34,18 +33,19 @@ class RowPrinter(StatementPrinter):
         self.numbers = count()
 
     def loop(self, s: For, indent: int) -> None:
-        call = row_call(s) or function_call(s) or streaming_store_call(s, self.far)
-        calls = transpose_calls(s) if call is None else [call]
-        for line in calls:
-            self.line(indent, line)
+        call = row_call(s, self) or function_call(s, self) or streaming_store_call(s, self.far, self)
+        calls = transpose_calls(s, self) if call is None else [call]
+        for call in calls:
+            self.line(indent, f"{self.call(*call)};")
         if not calls:
             super().loop(self.rest(s, indent), indent)
 
     def rest(self, s: For, indent: int) -> For:
         """The remaining iterations of a loop over pixels, after a call that does most of them."""
-        call = pixel_call(s)
-        if call is None:
+        found = pixel_call(s, self)
+        if found is None:
             return s
+        call = self.call(*found)
         if s.kind == PARALLEL:
             self.line(indent, f"begin += {call};")
             return s
@@ -58,9 +58,10 @@ class RowPrinter(StatementPrinter):
     def stop(self, s: InterruptCheck, indent: int) -> None:
         self.line(indent, "if (HLOC_STOPS()) return;")
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The files to include for the calls that were printed."""
+        return tuple(header for header in dict.fromkeys(HEADERS.values())
+                     if any(HEADERS.get(name) == header for name in self.calls))
+
     WRITERS = {**StatementPrinter.WRITERS, For: loop, InterruptCheck: stop}
-
-
-def headers(text: str) -> list[str]:
-    """The includes that the calls in C text need."""
-    return [f'#include "{name}"' for name, call in HEADERS.items() if call.search(text)]

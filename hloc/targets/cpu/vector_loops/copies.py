@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from hloc.kernels.affine import Affine, affine, forms, of_names
 from hloc.kernels.ir import Expr, For, Let, Load, Stmt, Store
-from hloc.targets.c_expressions import expression
+from hloc.targets.c_expressions import ExpressionPrinter
 
 
 def is_copy(s: Stmt | None) -> bool:
@@ -41,6 +41,6 @@ def length_of(inner: For, outer: For, known: Mapping[str, Affine]) -> int | Expr
     return form.expression() if form is not None and not form.factor(outer.name) else None
 
 
-def pointer(buffer: str, form: Affine) -> str:
+def pointer(buffer: str, form: Affine, printer: ExpressionPrinter) -> str:
     """The C expression for that position in a buffer."""
-    return expression((of_names({buffer: 1}) + form).expression())
+    return printer.expression((of_names({buffer: 1}) + form).expression())

@@ -16,22 +16,21 @@ from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
-from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.function_calls import name_of
 from hloc.targets.cpu.vector_loops.function_outlining import ROUND, ROW
 from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
 from hloc.targets.functions import guarded
-from hloc.targets.printer import pointer_type
+from hloc.targets.printer import StatementPrinter, pointer_type
 
 
-def row_definitions(statements: Iterable[Stmt], machine: Machine) -> list[str]:
-    """The functions of rows that the statements call, each once."""
+def row_definitions(statements: Iterable[Stmt], machine: Machine, printer: StatementPrinter) -> list[str]:
+    """The functions of rows that the statements call, each once; `printer` counts their calls and loops."""
     calls = {name_of(s.value): s.value for s in walk(statements)
              if isinstance(s, Store) and isinstance(s.value, Apply) and s.value.op.startswith(ROW)}
-    return [guarded(name, _definition(name, call, machine)) for name, call in calls.items()]
+    return [guarded(f"hloc_{name}", _definition(name, call, machine, printer)) for name, call in calls.items()]
 
 
-def _definition(name: str, call: Apply, machine: Machine) -> str:
+def _definition(name: str, call: Apply, machine: Machine, printer: StatementPrinter) -> str:
     i = Var("i", INDEX)
     rows = [Buffer(f"a{n}", a.type, 0) for n, a in enumerate(call.arguments)]
     arguments = tuple(Load(row.name, i, row.type) if isinstance(a, Load) else Var(row.name, row.type)
@@ -43,7 +42,6 @@ def _definition(name: str, call: Apply, machine: Machine) -> str:
     if op.startswith(ROUND):
         value = Apply("convert", (Apply("convert", arguments, op.removeprefix(ROUND)),), call.type)
     loop = For("i", Var("n", INDEX), VECTOR, (Store("to", i, value),))
-    printer = RowPrinter()
-    printer.statements(call_fission(half_conversion(Kernel("row", tuple(rows), (loop,)), machine), machine).body, 1)
+    kernel = call_fission(half_conversion(Kernel("row", tuple(rows), (loop,)), machine), machine)
     signature = ", ".join((f"{c_type(call.type)} *to", *parameters, "long n"))
-    return "\n".join([f"HLOC_CALLED HLOC_WIDE void {name}({signature}) {{", *printer.lines, "}"])
+    return "\n".join([f"HLOC_CALLED HLOC_WIDE void hloc_{name}({signature}) {{", printer.block(kernel.body, 1), "}"])

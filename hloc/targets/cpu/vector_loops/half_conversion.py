@@ -43,7 +43,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.walks import assigned, expressions, parts, walk, with_all_expressions, with_expressions, with_parts
 from hloc.machine import Machine
-from hloc.targets.c_expressions import expression
+from hloc.targets.c_expressions import Call, ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copies import pointer
 from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
 
@@ -214,7 +214,7 @@ class _Loop:
     def rewritten(self) -> tuple[Stmt, ...]:
         """The loops that replace it; the loop itself if it has no rows of f16, or only converts one."""
         loop = self.loop
-        if isinstance(loop.extent, int) and (loop.extent < SHORTEST or row_call(loop)):
+        if isinstance(loop.extent, int) and (loop.extent < SHORTEST or row_call(loop, ExpressionPrinter())):
             return (loop,)
         self.along, self.changing = Along(loop), assigned(loop.body)
         body = tuple(self.statement(s) for s in loop.body if not self.moves(s))
@@ -396,12 +396,12 @@ def _at(s: Stmt, arrays: frozenset[str], counter: Var, place: Var) -> Stmt:
 
 # -- loops that only convert -------------------------------------------------------------------------------------------
 
-FUNCTIONS = {("f16", "f32"): "hloc_widen_row_f16", ("f32", "f16"): "hloc_narrow_row_f16"}
-ROUNDING = "hloc_round_row_f16"
-SINGLE = ("hloc_widen_f16", "hloc_narrow_f32")
+FUNCTIONS = {("f16", "f32"): "widen_row_f16", ("f32", "f16"): "narrow_row_f16"}
+ROUNDING = "round_row_f16"
+SINGLE = ("widen_f16", "narrow_f32")
 
 
-def row_call(loop: For) -> str | None:
+def row_call(loop: For, printer: ExpressionPrinter) -> Call | None:
     """The call that replaces a loop that only converts contiguous elements; None for other loops."""
     store = loop.body[0] if loop.kind == VECTOR and len(loop.body) == 1 else None
     if not isinstance(store, Store) or not isinstance(store.value, Apply) or store.value.op != "convert":
@@ -415,6 +415,5 @@ def row_call(loop: For) -> str | None:
     along = Along(loop)
     if not along.step(load.position) == along.step(store.position) == 1:
         return None
-    source, target = (pointer(x.buffer, affine(along.start(x.position), {})) for x in (load, store))
-    count = loop.extent if isinstance(loop.extent, int) else expression(loop.extent)
-    return f"{library_kernel}({source}, {target}, {count});"
+    source, target = (pointer(x.buffer, affine(along.start(x.position), {}), printer) for x in (load, store))
+    return library_kernel, source, target, printer.extent(loop.extent)

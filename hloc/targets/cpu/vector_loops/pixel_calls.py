@@ -21,10 +21,10 @@ from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.walks import with_parts
-from hloc.targets.c_expressions import expression
+from hloc.targets.c_expressions import Call, ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copies import place, pointer
 
-FUNCTIONS = ("hloc_move_pixels", "hloc_join_pixels")
+FUNCTIONS = ("move_pixels", "join_pixels")
 REGISTER = 16                   # bytes
 SIZES = (1, 2, 4)               # bytes of an element
 ROUNDED = ("bf16", "f16")       # constants of these types are converted as NumPy converts them
@@ -65,7 +65,7 @@ class Pixels(NamedTuple):
     size: int
 
 
-def pixel_call(loop: For) -> str | None:
+def pixel_call(loop: For, printer: ExpressionPrinter) -> Call | None:
     """The call; its result is the number of iterations that it does."""
     if isinstance(loop.extent, int) and loop.extent < FEWEST:
         return None
@@ -77,7 +77,7 @@ def pixel_call(loop: For) -> str | None:
         return None
     step, size, most = len(pixels.pieces), pixels.size, REGISTER // pixels.size
     per = min(most // step, *((most - s.width) // abs(s.step) + 1 for s in sources))
-    return _call(loop, pixels, sources, per) if per * step * size >= LEAST else None
+    return _call(loop, pixels, sources, per, printer) if per * step * size >= LEAST else None
 
 
 def _pixels(loop: For) -> Pixels | None:
@@ -192,7 +192,7 @@ def _sources(pixels: Pixels, counter: str) -> list[Source] | None:
     return found
 
 
-def _call(loop: For, pixels: Pixels, sources: list[Source], per: int) -> str:
+def _call(loop: For, pixels: Pixels, sources: list[Source], per: int, printer: ExpressionPrinter) -> Call:
     size, step = pixels.size, len(pixels.pieces)
     mix, constants = list(range(REGISTER)), [0] * REGISTER
     for k, (e, piece), byte in product(range(per), enumerate(pixels.pieces), range(size)):
@@ -204,18 +204,17 @@ def _call(loop: For, pixels: Pixels, sources: list[Source], per: int) -> str:
         start = REGISTER - s.width * size if s.step < 0 else 0
         inside = piece.place.constant - s.place.constant
         mix[to] = number * REGISTER + start + (k * s.step + inside) * size + byte
-    arrays = [f"{_pointer(s.name, s.place, loop)}, {s.step * size}, {s.width * size}" for s in sources]
-    other = arrays[1] if len(arrays) == 2 else _vector(constants)
-    count = str(loop.extent) if isinstance(loop.extent, int) else expression(loop.extent)
-    count = "end - begin" if loop.kind == PARALLEL else count
-    return (f"{FUNCTIONS[len(arrays) - 1]}({arrays[0]}, {other}, {_pointer(pixels.buffer, pixels.place, loop)}, "
-            f"{step * size}, {count}, {per}, {_vector(mix)})")
+    arrays = [(_pointer(s.name, s.place, loop, printer), str(s.step * size), str(s.width * size)) for s in sources]
+    other = arrays[1] if len(arrays) == 2 else (_vector(constants),)
+    count = "end - begin" if loop.kind == PARALLEL else printer.extent(loop.extent)
+    return (FUNCTIONS[len(arrays) - 1], *arrays[0], *other, _pointer(pixels.buffer, pixels.place, loop, printer),
+            str(step * size), count, str(per), _vector(mix))
 
 
-def _pointer(name: str, form: Affine, loop: For) -> str:
+def _pointer(name: str, form: Affine, loop: For, printer: ExpressionPrinter) -> str:
     """The position of the first pixel; of a PARALLEL loop, that of iteration `begin`."""
     begin = of_names({"begin": form.factor(loop.name) if loop.kind == PARALLEL else 0})
-    return pointer(name, begin + form.without(loop.name))
+    return pointer(name, begin + form.without(loop.name), printer)
 
 
 def _vector(numbers: Sequence[int]) -> str:

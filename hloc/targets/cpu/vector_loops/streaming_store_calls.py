@@ -13,10 +13,10 @@ from collections.abc import Collection
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine
 from hloc.kernels.ir import SERIAL, VECTOR, Buffer, Expr, For, Store
-from hloc.targets.c_expressions import expression
+from hloc.targets.c_expressions import Call, ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
 
-FUNCTION = "hloc_stream_rows"
+FUNCTION = "stream_rows"
 
 
 def far_arrays(buffers: Collection[Buffer], least: int) -> frozenset[str]:
@@ -24,7 +24,7 @@ def far_arrays(buffers: Collection[Buffer], least: int) -> frozenset[str]:
     return frozenset(b.name for b in buffers if b.access == "write" and b.size * ELEMENT_TYPES[b.type].bytes >= least)
 
 
-def streaming_store_call(loop: For, far: Collection[str]) -> str | None:
+def streaming_store_call(loop: For, far: Collection[str], printer: ExpressionPrinter) -> Call | None:
     """The call for a loop over rows of a tile, each of which is copied to its position in an array of `far`."""
     inner = loop.body[-1] if loop.body else None
     if not far or loop.kind != SERIAL or not isinstance(inner, For) or inner.kind != VECTOR or not inner.body:
@@ -34,16 +34,17 @@ def streaming_store_call(loop: For, far: Collection[str]) -> str | None:
         return None
     places = place(store.position, named), place(store.value.position, named)
     count = length_of(inner, loop, named)
-    return None if None in places or count is None else _call(store, *places, loop, inner.name, count)
+    return None if None in places or count is None else _call(store, *places, loop, inner.name, count, printer)
 
 
-def _call(store: Store, target: Affine, source: Affine, loop: For, inner: str, count: int | Expr) -> str | None:
+def _call(store: Store, target: Affine, source: Affine, loop: For, inner: str, count: int | Expr,
+          printer: ExpressionPrinter) -> Call | None:
     if target.factor(inner) != 1 or source.factor(inner) != 1:
         return None
     size = ELEMENT_TYPES[store.value.type].bytes
-    to, start = (pointer(name, form.without(loop.name, inner))
+    to, start = (pointer(name, form.without(loop.name, inner), printer)
                  for name, form in ((store.buffer, target), (store.value.buffer, source)))
     to_pitch, from_pitch = (form.factor(loop.name) * size for form in (target, source))
-    rows = str(loop.extent) if isinstance(loop.extent, int) else expression(loop.extent)
-    length = str(count * size) if isinstance(count, int) else f"({expression(count)}) * {size}"
-    return f"{FUNCTION}({start}, {from_pitch}, {to}, {to_pitch}, {rows}, {length});"
+    rows = printer.extent(loop.extent)
+    length = str(count * size) if isinstance(count, int) else f"({printer.expression(count)}) * {size}"
+    return FUNCTION, start, str(from_pitch), to, str(to_pitch), rows, length

@@ -38,6 +38,7 @@ from hloc.kernels.ir import (
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import assigned, expressions, parts, taken_in, with_vector_loops
 from hloc.machine import Machine
+from hloc.targets.c_expressions import ExpressionPrinter
 from hloc.targets.cpu.vector_loops.half_conversion import row_call
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 
@@ -62,7 +63,8 @@ def _is_worth(loop: For) -> bool:
     changing = assigned(loop.body)
     straight = all(taken_in(s) is not None if isinstance(s, Assign) else
                    isinstance(s, (Let, Store)) and not _reads(expressions(s), changing) for s in loop.body)
-    return straight and not _reads_own_stores(loop) and row_call(loop) is None and _work(loop) >= LEAST_WORK
+    is_call = row_call(loop, ExpressionPrinter()) is not None
+    return straight and not _reads_own_stores(loop) and not is_call and _work(loop) >= LEAST_WORK
 
 
 def _reads_own_stores(loop: For) -> bool:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import Expr, For, Let, Store
-from hloc.targets.c_expressions import expression
+from hloc.targets.c_expressions import Call, ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
 
 SIZES = (1, 2, 4, 8)            # bytes of an element
 FEWEST = 4                      # rows, and columns: fewer fill too little of a register
 COLUMN = "<column>"             # the counter of unrolled copies: not a name of C
-FUNCTION = "hloc_transpose_"
+FUNCTION = "transpose_"
 
 
 class _Loop(NamedTuple):
@@ -27,14 +27,14 @@ class _Loop(NamedTuple):
     extent: int | Expr
 
 
-def transpose_calls(loop: For) -> list[str]:
+def transpose_calls(loop: For, printer: ExpressionPrinter) -> list[Call]:
     """The calls, one for each pair of arrays; none if the loop stays."""
     inner = loop.body[-1] if loop.body else None
-    calls = [_of_nest(loop, inner)] if isinstance(inner, For) else _of_columns(loop)
+    calls = [_of_nest(loop, inner, printer)] if isinstance(inner, For) else _of_columns(loop, printer)
     return [call for call in calls if call] if all(calls) else []
 
 
-def _of_nest(loop: For, inner: For) -> str | None:
+def _of_nest(loop: For, inner: For, printer: ExpressionPrinter) -> Call | None:
     """Two nested loops around one copy."""
     named = named_positions((*loop.body[:-1], *inner.body[:-1]))
     store = inner.body[-1] if inner.body else None
@@ -44,10 +44,10 @@ def _of_nest(loop: For, inner: For) -> str | None:
     length = length_of(inner, loop, named)
     if None in places or length is None:
         return None
-    return _call(store, *places, _Loop(loop.name, loop.extent), _Loop(inner.name, length))
+    return _call(store, *places, _Loop(loop.name, loop.extent), _Loop(inner.name, length), printer)
 
 
-def _of_columns(loop: For) -> list[str | None]:
+def _of_columns(loop: For, printer: ExpressionPrinter) -> list[Call | None]:
     """A loop around unrolled copies of adjacent elements, of one array or of several."""
     stores = [s for s in loop.body if not isinstance(s, Let)]
     named = named_positions([s for s in loop.body if isinstance(s, Let)])
@@ -59,15 +59,16 @@ def _of_columns(loop: For) -> list[str | None]:
     targets = {target for target, _ in pairs}
     if len(targets) < len(pairs) or any(source in targets for _, source in pairs):      # their order matters
         return []
-    return [_of_pair(loop, own, named) for own in pairs.values()]
+    return [_of_pair(loop, own, named, printer) for own in pairs.values()]
 
 
-def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Affine]) -> str | None:
+def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Affine],
+             printer: ExpressionPrinter) -> Call | None:
     places = [_progression([place(p, named) for p in positions])
               for positions in zip(*((s.position, s.value.position) for s in stores))]
     if None in places:
         return None
-    return _call(stores[0], *places, _Loop(loop.name, loop.extent), _Loop(COLUMN, len(stores)))
+    return _call(stores[0], *places, _Loop(loop.name, loop.extent), _Loop(COLUMN, len(stores)), printer)
 
 
 def _progression(places: Sequence[Affine | None]) -> Affine | None:
@@ -78,7 +79,8 @@ def _progression(places: Sequence[Affine | None]) -> Affine | None:
     return places[0] + of_names({COLUMN: steps.pop()}) if len(steps) == 1 else None
 
 
-def _call(store: Store, target: Affine, source: Affine, outer: _Loop, inner: _Loop) -> str | None:
+def _call(store: Store, target: Affine, source: Affine, outer: _Loop, inner: _Loop,
+          printer: ExpressionPrinter) -> Call | None:
     """The call for two loops, if one array is contiguous along one loop, and the other along the other."""
     for row, column in ((outer, inner), (inner, outer)):
         if target.factor(row.counter) == source.factor(column.counter) == 1:
@@ -90,7 +92,7 @@ def _call(store: Store, target: Affine, source: Affine, outer: _Loop, inner: _Lo
     if size not in SIZES or min(pitches) < 1 \
             or any(isinstance(loop.extent, int) and loop.extent < FEWEST for loop in (row, column)):
         return None
-    start, to = (pointer(name, form.without(outer.counter, inner.counter))
+    start, to = (pointer(name, form.without(outer.counter, inner.counter), printer)
                  for name, form in ((store.value.buffer, source), (store.buffer, target)))
-    rows, columns = (str(n.extent) if isinstance(n.extent, int) else expression(n.extent) for n in (row, column))
-    return f"{FUNCTION}{8 * size}({start}, {pitches[0]}, {to}, {pitches[1]}, {rows}, {columns});"
+    rows, columns = (printer.extent(n.extent) for n in (row, column))
+    return f"{FUNCTION}{8 * size}", start, str(pitches[0]), to, str(pitches[1]), rows, columns

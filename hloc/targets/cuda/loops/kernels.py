@@ -33,7 +33,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.walks import loads, walk, with_all_expressions, with_expressions
 from hloc.machine import Machine
-from hloc.targets.c_expressions import c_type, expression
+from hloc.targets.c_expressions import ExpressionPrinter, c_type, expression
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.atomics import with_atomics
 from hloc.targets.cuda.loops.kept_rows import REGISTERS, with_kept_rows
@@ -60,7 +60,7 @@ def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometr
     kernel = dealt_out(kernel, gpu)
     form = form_of(kernel, gpu)
     text = _printed(form, name, "int" if fits(kernel) else "long")
-    return "\n".join([*definitions(kernel.body), text]), geometry_of(form, name, gpu)
+    return "\n".join([*definitions(kernel.body, ExpressionPrinter()), text]), geometry_of(form, name, gpu)
 
 
 def dealt_out(kernel: Kernel, gpu: Machine) -> Kernel:
