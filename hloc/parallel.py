@@ -28,6 +28,8 @@ from hloc.machine import Machine
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import PARTITIONING
 from hloc.passes.runner import run_passes
+from hloc.passes.sharding_propagation import module_mesh
+from hloc.sharding.meshes import DeviceMesh
 
 Warn = Callable[[str, "Span | None"], None]
 
@@ -37,12 +39,14 @@ class Partition:
     """A module that each of `count` devices runs, and what its parameters and results are parts of.
 
     gives   None where the module does not tell: each device has results of its own then
+    mesh    that it was partitioned over; None where it came partitioned
     """
 
     module: Module
     count: int
     takes: tuple[GlobalArray, ...]
     gives: tuple[GlobalArray, ...] | None
+    mesh: DeviceMesh | None = None
 
     def parts(self, arrays: Sequence[Any], device: int) -> list[np.ndarray]:
         """A device's part of each array, which is checked already."""
@@ -66,7 +70,9 @@ def partition(module: Module, mesh: Mapping[str, int] | None = None, count: int 
         return _partitioned(module, mesh, count)
     own = clone_module(module)
     context = PassContext(Machine.host(), options={"mesh": dict(mesh)} if mesh else {}, warn=warn, strict=strict)
-    run_passes(own, PARTITIONING, context)
+    run_passes(own, PARTITIONING[:-1], context)
+    found = module_mesh(own)
+    run_passes(own, PARTITIONING[-1:], context)
     devices = device_counts(own)[1]
     if not own.entry.name.endswith(PARTITIONED):
         raise UsageError(f"{module.name} has no shardings that divide anything: each device would do all of it",
@@ -75,7 +81,7 @@ def partition(module: Module, mesh: Mapping[str, int] | None = None, count: int 
         raise UsageError(f"the shardings of {module.name} are for {devices} devices, not for {count}",
                          hint="--mesh gives its axes other sizes, as in --mesh x=2")
     takes, gives = entry_arrays(own, module)
-    return Partition(own, devices, tuple(takes), tuple(gives) if gives is not None else None)
+    return Partition(own, devices, tuple(takes), tuple(gives) if gives is not None else None, found)
 
 
 def _partitioned(module: Module, mesh: Mapping[str, int] | None, count: int | None) -> Partition:

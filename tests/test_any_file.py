@@ -20,10 +20,10 @@ ADD = "HloModule add\nENTRY e {\n  x = f32[2,3] parameter(0)\n  ROOT s = f32[2,3
 LONG, LONGEST = 4 << 20, 100 << 20
 MOST_SECONDS, MOST_BYTES = 60, 1 << 30                  # of this process, which other tests slow down
 FILES = ("missing", "empty", "folder", "/dev/zero", "long", "garbage", "loop", "pipe", "text")
-WRITTEN = frozenset({"output", "outfeed", "dump_dir"})
+WRITTEN = frozenset({"output", "outfeed", "dump_dir"})      # and --trace, whose file is refused by its name
 # What a command needs beside the file, and a target that reads it.
 MORE = {"extract": ("--around", "s"), "diff": ("add.hlo",), "run": ("-t", "cpu"),
-        "check": ("-t", "cpu"), "bench": ("-t", "cpu"), "compile": ("-t", "h100"), "report": ("--measure",)}
+        "check": ("-t", "cpu"), "bench": ("-t", "cpu"), "compile": ("-t", "h100"), "report": ("--measure",), "simulate": ("-c", "dgx-h100")}
 ENDINGS = {"compile": ".cu", "convert": ".pb", "graph": ".html", "report": ".html", "diff": ".html", "bundle": ".hlocz",
            "opt": ".hlo"}
 ERROR = re.compile(r"^(?:[^\n]*: )?error: \S", re.M)
@@ -65,7 +65,7 @@ def command_line(name: str, place: str, file: str) -> list[str]:
     else:
         words += [file]
     more = MORE.get(name, ())
-    words += more if name != "diff" else () if place == "second" else more
+    words += () if place in ("second", "cluster") else more
     if any(p.name == "output" and p.required for p in command.params):
         words += ["-o", f"made{ENDINGS.get(name, '.out')}"]
     if place == "tuning":

@@ -22,6 +22,7 @@ KEYS = {
     "diff add.hlo add.hlo": "changes counts equal header instructions matched",
     "explain add.hlo -t cpu": "edges instructions kernels loop_copies reasons",
     "memory add.hlo -t cpu": "arena at buffers constants kept live loop_copies parameters peak results scratch stacks",
+    "simulate add.hlo -c dgx-h100": "bytes_sent cluster collectives communication devices exposed fits kernels mesh peak seconds target timeline traffic unknown",
     "doctor": "found get_it needed_for what",
 }
 CONTEXT = click.Context(cli)

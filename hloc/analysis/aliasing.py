@@ -8,15 +8,18 @@ opt-barrier, loop-invariant leaves of while) have the Values of their operands; 
     w = (f32[4], s32[]) while(t), ...      values[w][0] is values[a][0] if the body returns that leaf unchanged
     d = f32[4] dynamic-update-slice(a, ..) a new Value; in_place(d) says that it uses the memory of values[a][0]
     c = f32[4] conditional(p, a, a), ...   the same if a branch returns a, or updates it in place
+    s = (f32[4], f32[8]) all-gather-start(a)       values[s][0] is values[a][0]; the done has values[s][1]
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import accumulate
 
+from hloc.analysis.asynchronous import base_of, is_done, is_start
 from hloc.analysis.control_flow import branches, executed_computations
 from hloc.analysis.fusible import in_place_operands
 from hloc.ir import Computation, Instruction, Module, Shape, leaves
+from hloc.ops.collectives import EXCHANGES
 
 FORWARDING = frozenset(["tuple", "get-tuple-element", "bitcast", "reshape", "opt-barrier", "domain", "add-dependency"])
 
@@ -66,12 +69,30 @@ def _values_of(instruction: Instruction, table: Values, starts: dict[Instruction
         return table[operand][starts[operand][index]:starts[operand][index + 1]]
     if opcode in FORWARDING:
         return table[instruction.operands[0]]
+    if base_of(instruction) in EXCHANGES and not base_of(instruction) == opcode:
+        return _values_of_pair(instruction, table)
     made = [Value(instruction, n, shape.num_bytes) for n, shape in enumerate(leaves(instruction.shape))]
     if opcode == "while":
         carried = table[instruction.operands[0]]
         for leaf in invariants.get(instruction.get("body"), ()):
             made[leaf] = carried[leaf]
     return tuple(made)
+
+
+def _values_of_pair(instruction: Instruction, table: Values) -> tuple[Value, ...]:
+    """Of the start of a collective: the operands, where its shape names them, and new results; of its done the
+    results."""
+    if not is_start(instruction):
+        values, shape = table[instruction.operands[0]], instruction.operands[0].shape
+        if not is_done(instruction) or len(values) == leaf_count(instruction.shape):
+            return values
+        first = leaf_count(shape.tuple_shapes[0])
+        return values[first:first + leaf_count(instruction.shape)]
+    taken = tuple(v for o in instruction.operands for v in table[o])
+    if leaf_count(instruction.shape) == len(taken):                       # all-reduce-start: results alone
+        taken = ()
+    made = [Value(instruction, n, shape.num_bytes) for n, shape in enumerate(leaves(instruction.shape))]
+    return (*taken, *made[len(taken):])
 
 
 def element_leaves(element: Instruction) -> tuple[int, int]:

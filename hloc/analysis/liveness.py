@@ -13,15 +13,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from hloc.analysis.aliasing import FORWARDING, Value, Values
+from hloc.analysis.asynchronous import is_done, started
 from hloc.ir import Computation, Instruction
 
 ALWAYS_THERE = frozenset(["parameter", "constant"])
 
 
 def reads(instruction: Instruction, values: Values) -> tuple[Value, ...]:
-    """The arrays whose elements an instruction reads; none for ops that only pass arrays on."""
+    """The arrays whose elements an instruction reads; none for ops that only pass arrays on. Until a -done the operands
+    of its -start are read, too."""
     if instruction.opcode in FORWARDING:
         return ()
+    if is_done(instruction):
+        begun = started(instruction)
+        return tuple(v for o in (begun, *begun.operands) for v in values[o])
     return tuple(v for o in instruction.operands for v in values[o])
 
 

@@ -33,6 +33,7 @@ COMMANDS = {
     "explain": "List the kernels of a module, and why they were not fused.",
     "convert": "Write a module in another form: HLO text, binary proto, text proto.",
     "memory": "Show the memory that a run needs, and the largest buffers.",
+    "simulate": "Predict a step on a cluster of many devices: time, communication, memory; compare meshes.",
     "precompile": "Compile hloc's library kernels for this machine, once.",
     "doctor": "List compilers, GPUs and packages, and how to install what is missing.",
     "completion": "Print the completion script for bash, zsh or fish.",

@@ -78,7 +78,7 @@ def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir,
     """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
     from hloc.passes.context import PassContext
-    from hloc.passes.pipelines import ALL_PASSES, PARTITIONING, pipeline_for
+    from hloc.passes.pipelines import ALL_PASSES, OVERLAP, PARTITIONING, pipeline_for
     from hloc.passes.runner import flatten, named_passes, run_passes
     from hloc.targets import find
     from hloc.tools.pass_states import check_passes
@@ -98,6 +98,8 @@ def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir,
     if mesh:
         pipeline = (*PARTITIONING, *pipeline)
         context.options = {**context.options, "mesh": mesh}
+    if {p.__name__ for p in flatten(OVERLAP)}.intersection((*dump_before, *dump_after)):
+        pipeline = (*pipeline, *OVERLAP)
     running = {p.__name__ for p in flatten(pipeline)}
     check_passes((name for name in (*dump_before, *dump_after) if name != "all"), running)
     if dump_dir and not (dump_before or dump_after):

@@ -19,6 +19,7 @@ from hloc.pages.page import asset, page, text
 from hloc.tools.report.kernels import KernelReport
 from hloc.tools.report.lines import Line
 from hloc.tools.report.report import PassReport, Report
+from hloc.tools.shown import time_text
 
 MOST_PASS_ROWS = 500            # lines of one pass's diff
 MOST_DIFF_CHARACTERS = 1_500_000    # of the diffs of all passes, as markup
@@ -73,14 +74,6 @@ def summary(told: Report) -> str:
         parts.append('<p class="faint">Each target has its own passes and kernels. Times of GPUs are by a model that '
                      "was fitted to an H200; those of the CPU are right to one digit.</p>")
     return "".join(parts)
-
-
-def time_text(seconds: float) -> str:
-    """1.23 ms."""
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "\N{MICRO SIGN}s")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:,.0f} {unit}"
-    return f"{seconds * 1e6:.3g} \N{MICRO SIGN}s"
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------

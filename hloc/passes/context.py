@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hloc.errors import Span, UnsupportedError, UsageError
+from hloc.ir import Instruction
 from hloc.machine import Machine
 
 # Option -> its default, and its possible values for messages.
@@ -42,6 +43,7 @@ class PassContext:
 
     fusion_report   a list that receives an Edge per array that fusion leaves between two kernels; None: no report
     warn            called with what the user should know, and its place; strict: that is an error then
+    seconds         of one run of an instruction, kernels and collectives, where more is known than passes can tell
     Raises UsageError for an unknown option or an invalid value.
     """
 
@@ -51,6 +53,7 @@ class PassContext:
     fusion_report: list | None = None
     warn: Callable[[str, Span | None], None] | None = None
     strict: bool = False
+    seconds: Callable[[Instruction], float] | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.options.items():

@@ -78,6 +78,14 @@ PARTITIONING: tuple[Pass | Repeat, ...] = (
     spmd_partitioner,
 )
 
+# Behind the pipelines, for a device that can send and compute at the same time.
+async_collective_creator = Late("async_collective_creator")
+latency_hiding_scheduler = Late("latency_hiding_scheduler")
+OVERLAP: tuple[Pass | Repeat, ...] = (
+    async_collective_creator,
+    latency_hiding_scheduler,
+)
+
 SIMPLIFICATION = Repeat("simplification", (
     zero_sized_hlo_elimination,
     tuple_simplifier,
@@ -212,7 +220,7 @@ PARTITIONING_ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
 )
 
 ALL_PASSES: dict[str, Pass] = {one.__name__: one for one in (
-    *flatten(TARGET_INDEPENDENT), *flatten(CPU), *flatten(CUDA), *flatten(PARTITIONING),
+    *flatten(TARGET_INDEPENDENT), *flatten(CPU), *flatten(CUDA), *flatten(PARTITIONING), *flatten(OVERLAP),
 )}
 
 PIPELINES: dict[str, tuple[Pass | Repeat, ...]] = {"cpu": TARGET_INDEPENDENT + CPU, "cuda": TARGET_INDEPENDENT + CUDA}

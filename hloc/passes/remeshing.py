@@ -20,7 +20,7 @@ from hloc.sharding.text import parse_sharding
 def remesh(module: Module, mesh: DeviceMesh, wanted: Mapping[str, int]) -> bool:
     """Say all annotations in a mesh of the wanted sizes. True where that is another mesh. Raises UsageError for axes
     that the module does not have, VerifyError, located, for arrays that cannot be divided so."""
-    named = _named_mesh(module, mesh)
+    named = annotated_mesh(module) or NamedMesh(tuple(zip(mesh.names, mesh.sizes)), mesh.devices)
     sizes = _sizes(named, wanted)
     if sizes == [n for _, n in named.axes] and [name for name, _ in named.axes] == list(wanted):
         return False
@@ -42,8 +42,8 @@ def _has_names(module: Module) -> bool:
     return any("mesh[" in str(i.get("sharding", "")) for i in module.instructions())
 
 
-def _named_mesh(module: Module, mesh: DeviceMesh) -> NamedMesh:
-    """The mesh as the annotations name it, with axes of size 1, too; else the recovered one."""
+def annotated_mesh(module: Module) -> NamedMesh | None:
+    """The mesh as the annotations name it, with axes of size 1, too; None where they name none."""
     for instruction in module.instructions():
         text = str(instruction.get("sharding", ""))
         if "mesh[" in text and "maximal_mesh" not in text:
@@ -51,7 +51,7 @@ def _named_mesh(module: Module, mesh: DeviceMesh) -> NamedMesh:
             found = next((p.mesh for p in (one, *one.parts) if p.mesh is not None and p.mesh.axes), None)
             if found is not None:
                 return found
-    return NamedMesh(tuple(zip(mesh.names, mesh.sizes)), mesh.devices)
+    return None
 
 
 def _sizes(named: NamedMesh, wanted: Mapping[str, int]) -> list[int]:

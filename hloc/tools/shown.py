@@ -1,4 +1,4 @@
-"""Sizes and arrays as a reader wants them, on a terminal and on a page.
+"""Sizes, times and arrays as a reader wants them, on a terminal and on a page.
 
     size_text(1536) == "1.5 KiB";  array_cells(np.float32([1, 2])) == ["2", "1", "1.5", "2", "1, 2"]
 """
@@ -17,6 +17,14 @@ def size_text(size: int) -> str:
             break
         amount /= 1024
     return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def time_text(seconds: float) -> str:
+    """0.00123 -> 1.23 ms."""
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "\N{MICRO SIGN}s")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:,.0f} {unit}"
+    return f"{seconds * 1e6:.3g} \N{MICRO SIGN}s"
 
 
 def array_cells(array: np.ndarray) -> list[str]:

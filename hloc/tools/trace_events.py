@@ -64,15 +64,15 @@ def outside_of(values: Iterable[Named]) -> int:
 def _names(device: DeviceTrace, count: int) -> Iterator[dict[str, Any]]:
     """What the tracks are called, and their order."""
     name = f"device {device.number}: {device.name}" if count > 1 else device.name
-    yield _meta("process_name", device.number, 0, name=name)
-    yield _meta("process_sort_index", device.number, 0, sort_index=device.number)
+    yield meta_event("process_name", device.number, 0, name=name)
+    yield meta_event("process_sort_index", device.number, 0, sort_index=device.number)
     for track, track_name in device.trace.tracks.items():
-        yield _meta("thread_name", device.number, _thread(track), name=track_name)
+        yield meta_event("thread_name", device.number, _thread(track), name=track_name)
         order = -1 if any(s.kind == CALL and s.track == track for s in device.trace.slices) else track
-        yield _meta("thread_sort_index", device.number, _thread(track), sort_index=order)
+        yield meta_event("thread_sort_index", device.number, _thread(track), sort_index=order)
 
 
-def _meta(kind: str, process: int, thread: int, **arguments: object) -> dict[str, Any]:
+def meta_event(kind: str, process: int, thread: int, **arguments: object) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": arguments}
 
 
@@ -128,7 +128,7 @@ class _Descriptions:
         loop = self.trace.loops[s.number]
         name = printable(loop.name) if loop is not None else f"loop {s.number}"
         if s.kind == LOOP:
-            return name, "loop", {"iterations": s.count, **_about(loop)}
+            return name, "loop", {"iterations": s.count, **about_instruction(loop)}
         if s.kind == ITERATION:
             return f"{name} iteration {s.count}", "iteration", {}
         if s.kind == CHECK:
@@ -140,7 +140,7 @@ class _Descriptions:
         if number not in self._steps:
             step = self.trace.steps[number]
             arguments = {"kernel": printable(step.kernel), "bytes": step.bytes, "flops": step.flops,
-                         **_about(step.instruction)}
+                         **about_instruction(step.instruction)}
             name = printable(step.instruction.name) if step.instruction is not None else step.kernel
             self._steps[number] = name, _category(step.kernel, step.instruction), arguments
         return self._steps[number]
@@ -161,7 +161,7 @@ def _category(kernel: str, instruction: Instruction | None) -> str:
     return "copy" if kernel == "copy" else "kernel"
 
 
-def _about(instruction: Instruction | None) -> dict[str, Any]:
+def about_instruction(instruction: Instruction | None) -> dict[str, Any]:
     """HLO, and where it was written."""
     if instruction is None:
         return {}

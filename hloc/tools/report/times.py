@@ -7,13 +7,13 @@ vectors and a nominal bandwidth: figures are right to one digit, and say which k
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hloc.analysis.cost import seconds_of_launch, seconds_of_operations, seconds_of_traffic
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Cost
-from hloc.kernels.plan import Branch, Launch, Program, Step, WhileLoop
+from hloc.kernels.plan import Branch, Copy, Launch, Program, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 
 UNKNOWN_TRIPS = 1                    # of a loop whose trips are not known
@@ -39,8 +39,7 @@ class Roof(NamedTuple):
 
 def predicted(program: Program, machine: Machine) -> list[Predicted]:
     """Of every launch, in the order of the program."""
-    seconds = _gpu_seconds(program, machine) if machine.kind == "gpu" else lambda launch: cpu_seconds(
-        program.kernels[launch.kernel].cost, machine)
+    seconds = launch_seconds(program, machine)
     counted: dict[tuple[int, Instruction | None], list] = {}
 
     def count(steps: Iterable[Step], runs: int) -> float:
@@ -69,6 +68,27 @@ def predicted(program: Program, machine: Machine) -> list[Predicted]:
     count(program.steps, 1)
     return [Predicted(kernel, instruction, spent, bound, runs)
             for (kernel, instruction), ((spent, bound), runs) in counted.items()]
+
+
+def launch_seconds(program: Program, machine: Machine) -> Callable[[Launch], tuple[float, str]]:
+    """A function from a launch of the program to its seconds, and what bounds them."""
+    if machine.kind == "gpu":
+        return _gpu_seconds(program, machine)
+    return lambda launch: cpu_seconds(program.kernels[launch.kernel].cost, machine)
+
+
+def seconds_by_instruction(program: Program, machine: Machine) -> dict[Instruction, float]:
+    """Of one run of each instruction that kernels or copies compute."""
+    seconds = launch_seconds(program, machine)
+    found: dict[Instruction, float] = {}
+    for step in all_steps(program.steps):
+        if isinstance(step, Launch) and step.instruction is not None:
+            found[step.instruction] = found.get(step.instruction, 0.0) + seconds(step)[0]
+        elif isinstance(step, Copy) and step.instruction is not None:
+            size = step.source.size
+            spent = seconds_of_traffic(2 * size, machine) + seconds_of_launch(size, machine)
+            found[step.instruction] = found.get(step.instruction, 0.0) + spent
+    return found
 
 
 def cpu_seconds(cost: Cost, machine: Machine) -> tuple[float, str]:

@@ -1,0 +1,174 @@
+"""Orders a schedule so that collectives run beside other work.
+
+    s = all-reduce-start(g)                  s = all-reduce-start(g)
+    r = all-reduce-done(s)            =>     y = dot(x, w)
+    y = dot(x, w)                            r = all-reduce-done(s)
+
+Each computation is scheduled from its end to its beginning. A done stands as late as it may; its start follows, in this
+direction, once the work between them takes as long as the collective. Of several dones the one whose start can begin
+last comes first; of other instructions the one that the present schedule has last. Of each kind one collective is under
+way at a time, which bounds the memory. What overwrites an array stays behind those who read it. The present order stays
+if the cost model says that the new one takes no less time, or if that one breaks the memory limit. Source of the
+method: xla/service/latency_hiding_scheduler.cc.
+
+context.seconds gives the times; without it they are rough (hloc/analysis/cost.py, links.plain_network).
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from hloc.analysis.aliasing import branch_origins, leaf_values, module_invariants
+from hloc.analysis.asynchronous import base_of, is_done, is_start, started
+from hloc.analysis.communication import Counts, counts_of, exchange_of
+from hloc.analysis.control_flow import executed_computations, is_control_flow
+from hloc.analysis.cost import predicted_seconds
+from hloc.analysis.links import plain_network
+from hloc.analysis.liveness import peak_bytes
+from hloc.analysis.timeline import Seconds, replay
+from hloc.ir import Computation, Instruction, Module
+from hloc.ops.collectives import EXCHANGES
+from hloc.passes.context import PassContext
+from hloc.passes.hlo_memory_scheduler import Scheduler
+
+SHORTER = 1 - 1e-9                  # of the time: less is a matter of rounding
+
+
+def latency_hiding_scheduler(module: Module, context: PassContext) -> bool:
+    """True if an order changed. The module must be scheduled."""
+    if not module.is_scheduled:
+        return False
+    seconds = context.seconds or rough_seconds(module, context)
+    invariants = module_invariants(module)
+    callees = (invariants, branch_origins(module, invariants))
+    executed = executed_computations(module)
+    bodies = {i.get("body") for c in executed for i in c.instructions if i.opcode == "while"}
+    limit = context.option("memory_limit")
+    changed = False
+    for computation in executed:
+        if not any(is_start(i) and base_of(i) in EXCHANGES for i in computation.instructions):
+            continue
+        values = leaf_values(computation, invariants)
+        rules = Scheduler(computation, values, callees, computation in bodies, computation is module.entry)
+        order = _Backward(computation, _in_order(rules.predecessors, computation), seconds).order()
+        if order != computation.instructions and _is_better(order, computation, seconds) and (
+                limit is None or peak_bytes(order, computation.root, values) <= limit):
+            computation.instructions = order
+            changed = True
+    return changed
+
+
+def rough_seconds(module: Module, context: PassContext) -> Seconds:
+    """Of kernels by their operations and bytes, of collectives on a network that is named nowhere."""
+    counts: Counts = counts_of(module)
+    levels = plain_network(context.machine.kind, counts.devices)
+
+    def seconds(instruction: Instruction) -> float:
+        if base_of(instruction) in EXCHANGES:
+            return exchange_of(started(instruction), levels, counts).seconds
+        return predicted_seconds(instruction, context.machine)
+    return seconds
+
+
+def _in_order(predecessors: Mapping[Instruction, Sequence[Instruction]],
+              computation: Computation) -> dict[Instruction, list[Instruction]]:
+    """What must come before each instruction: what the present schedule breaks already is no rule."""
+    position = {i: n for n, i in enumerate(computation.instructions)}
+    return {i: [p for p in before if position[p] < position[i]] for i, before in predecessors.items()}
+
+
+def _is_better(order: list[Instruction], computation: Computation, seconds: Seconds) -> bool:
+    other = Computation(computation.name, order, computation.root)
+    return replay(other, seconds).total < replay(computation, seconds).total * SHORTER
+
+
+class _Backward:
+    """One computation, from its end. Times run backward: `now` is the time between an instruction and the end."""
+
+    def __init__(self, computation: Computation, predecessors: Mapping[Instruction, Sequence[Instruction]],
+                 seconds: Seconds):
+        self.computation, self.seconds = computation, seconds
+        self.predecessors = {i: [p for p in before if p.opcode != "parameter"] for i, before in predecessors.items()
+                             if i.opcode != "parameter"}               # parameters stay in front
+        self.position = {i: n for n, i in enumerate(computation.instructions)}
+        self.left = dict.fromkeys(self.predecessors, 0)                # followers that are not placed
+        for before in self.predecessors.values():
+            for other in before:
+                self.left[other] += 1
+        self.soonest: dict[Instruction, float] = {}                    # of a start, as its done is placed
+        self.duration = {i: self._duration(i) for i in computation.instructions}
+        self.earliest = self._earliest()
+        self.now = 0.0
+        self.ready: list[tuple[int, Instruction]] = []                 # the last of the present schedule first
+        self.starts: list[tuple[float, int, Instruction]] = []         # by the time from when on it may be placed
+        self.held: list[Instruction] = []                              # dones that may be placed, one of a kind at once
+        self.under_way: set[str] = set()
+        self.placed: list[Instruction] = []
+
+    def order(self) -> list[Instruction]:
+        for instruction, count in self.left.items():
+            if not count:
+                self.release(instruction)
+        while len(self.placed) < len(self.left):
+            self.place(self.choose())
+        return [i for i in self.computation.instructions if i.opcode == "parameter"] + self.placed[::-1]
+
+    def _earliest(self) -> dict[Instruction, float]:
+        """Seconds from the beginning before which each cannot begin, were there room for everything at once."""
+        found: dict[Instruction, float] = {}
+        for instruction in filter(self.predecessors.__contains__, self.computation.instructions):
+            found[instruction] = max((found[p] + self.duration[p] for p in self.predecessors[instruction]), default=0.0)
+        return found
+
+    def _duration(self, instruction: Instruction) -> float:
+        """Of what is no collective; of one from its start to its done."""
+        if is_control_flow(instruction):
+            return replay(Computation("", [instruction], instruction), self.seconds).total
+        return 0.0 if self.is_pair(instruction) and not is_start(instruction) else self.seconds(instruction)
+
+    def release(self, instruction: Instruction) -> None:
+        """All that follows it is placed."""
+        key = -self.position[instruction]
+        if self.is_pair(instruction) and is_done(instruction):
+            self.held.append(instruction)
+        elif instruction in self.soonest:
+            heapq.heappush(self.starts, (self.soonest[instruction], key, instruction))
+        else:
+            heapq.heappush(self.ready, (key, instruction))
+
+    def is_pair(self, instruction: Instruction) -> bool:
+        base = base_of(instruction)
+        return base in EXCHANGES and base != instruction.opcode
+
+    def choose(self) -> Instruction:
+        if self.starts and self.starts[0][0] <= self.now:
+            return heapq.heappop(self.starts)[2]
+        free = [done for done in self.held if base_of(done) not in self.under_way]
+        if free:
+            done = max(free, key=lambda d: (self.earliest[started(d)], self.position[d]))
+            self.held.remove(done)
+            return done
+        if self.ready:
+            return heapq.heappop(self.ready)[1]
+        self.now = max(self.now, self.starts[0][0])                    # nothing else to do: wait
+        return heapq.heappop(self.starts)[2]
+
+    def place(self, instruction: Instruction) -> None:
+        self.placed.append(instruction)
+        if self.is_pair(instruction):
+            self.place_pair(instruction)
+        else:
+            self.now += self.duration[instruction]
+        for other in self.predecessors[instruction]:
+            self.left[other] -= 1
+            if not self.left[other]:
+                self.release(other)
+
+    def place_pair(self, instruction: Instruction) -> None:
+        base = base_of(instruction)
+        if is_start(instruction):
+            self.under_way.discard(base)
+        elif is_done(instruction):
+            self.under_way.add(base)
+            start = started(instruction)
+            self.soonest[start] = self.now + self.duration[start]

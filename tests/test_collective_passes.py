@@ -1,0 +1,138 @@
+"""Passes on collectives: on the devices that a case's header names, each gives what it gave before, and XLA reads it."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_passes as cases
+
+from hloc.analysis.aliasing import leaf_values, module_invariants
+from hloc.analysis.liveness import last_reads, peak_bytes
+from hloc.analysis.timeline import WAIT, replay
+from hloc.devices import device_counts
+from hloc.evaluate.simulate import evaluate_devices
+from hloc.inputs import entry_parameters, random_arrays
+from hloc.passes.context import PassContext
+from hloc.passes.pipelines import OVERLAP
+from hloc.passes.runner import run_passes
+from hloc.text import parse_module
+
+COLLECTIVE_PASSES = {one.__name__ for one in OVERLAP}
+CASES = [path for path in cases.CASES if path.parent.name in COLLECTIVE_PASSES]
+
+
+def sides(path: Path) -> tuple[str, str]:
+    given, _, expected = path.read_text(encoding="utf-8").partition(cases.ARROW)
+    return given, expected
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_devices_give_what_they_gave(path):
+    before, after = (parse_module(text, path.name) for text in sides(path))
+    replicas, partitions = device_counts(before)
+    for seed in (0, 1):
+        inputs = [random_arrays(entry_parameters(before), 100 * seed + n) for n in range(replicas * partitions)]
+        for old, new in zip(evaluate_devices(before, inputs), evaluate_devices(after, inputs), strict=True):
+            cases.assert_same_values(old, new)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_xla_reads_what_is_written(path):
+    hlo = pytest.importorskip("jaxlib._hlo", reason="XLA's parser comes with jaxlib")
+    hlo.hlo_module_from_text(sides(path)[1])
+
+
+PAIR = """HloModule pair, is_scheduled=true, num_partitions=2
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }
+ENTRY main {
+  x = f32[64] parameter(0)
+  n = f32[64] negate(x)
+  s = f32[64] all-reduce-start(n), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+  c = f32[64] cosine(x)
+  d = f32[64] sine(c)
+  r = f32[64] all-reduce-done(s)
+  ROOT z = f32[64] add(d, r)
+}
+"""
+
+
+def seconds_of(**table):
+    return lambda i: float(table.get(i.name, 0))
+
+
+def test_what_runs_beside_a_collective_hides_it():
+    entry = parse_module(PAIR).entry
+    line = replay(entry, seconds_of(n=1, s=5, c=2, d=1, z=1))
+    assert line.total == 1 + 5 + 1 and line.kernels == 5 and line.communication == 5 and line.exposed == 2
+    wait = next(s for s in line.slices if s.kind == WAIT)
+    assert (wait.begin, wait.end, wait.instruction.name) == (4.0, 6.0, "s")
+    assert replay(entry, seconds_of(n=1, s=2, c=2, d=1, z=1)).exposed == 0
+
+
+def test_collectives_run_one_after_the_other():
+    text = PAIR.replace("  c = ", "  t = f32[64] all-reduce-start(x), channel_id=2, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add\n  c = ")
+    text = text.replace("  ROOT z = f32[64] add(d, r)", "  q = f32[64] all-reduce-done(t)\n  ROOT z = f32[64] add(q, r)")
+    line = replay(parse_module(text).entry, seconds_of(s=5, t=4, c=1))
+    assert line.total == 9 and line.exposed == 8
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    given, _ = sides(cases.FOLDER / "latency_hiding_scheduler" / "in_a_loop.hlo")
+    line = replay(parse_module(given).entry, seconds_of(s=2, y=1, c=0.5))
+    assert line.total == 3 * (2 + 1 + 0.5) and line.exposed == 6 and line.communication == 6
+    assert [t.runs for t in line.transfers.values()] == [3]
+
+
+def test_operands_are_kept_until_the_done():
+    module = parse_module(PAIR)
+    values = leaf_values(module.entry, module_invariants(module))
+    by_name = {i.name: i for i in module.entry.instructions}
+    last = last_reads(module.entry, values)
+    assert last[values[by_name["n"]][0]] == module.entry.instructions.index(by_name["r"])
+    assert values[by_name["r"]] == values[by_name["s"]]
+    order = module.entry.instructions
+    assert peak_bytes(order, module.entry.root, values) == 4 * 256        # n, s, c and d at once
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_schedule_stays_one(seed):
+    """Random graphs of collectives and kernels with random times: the order stays valid, takes no longer, and devices
+    give the same."""
+    random = np.random.default_rng(seed)
+    text = random_program(random)
+    module = parse_module(text)
+    times = {i.name: float(random.choice([0.5, 1, 3, 10])) for i in module.entry.instructions if i.opcode != "parameter"}
+    before = replay(module.entry, seconds_of(**times)).total
+    run_passes(module, OVERLAP, PassContext(seconds=lambda i: times.get(i.name, 1.0 if i.opcode.endswith("-start") else 0.0)))
+    names = {i: n for n, i in enumerate(module.entry.instructions)}
+    assert all(names[o] < names[i] for i in module.entry.instructions for o in i.operands)
+    assert replay(module.entry, seconds_of(**times)).total <= before + 1e-9
+    inputs = [random_arrays(entry_parameters(module), n) for n in range(2)]
+    for old, new in zip(evaluate_devices(parse_module(text), inputs), evaluate_devices(module, inputs)):
+        assert all(np.array_equal(a, b) for a, b in zip(old, new))
+
+
+def random_program(random: np.random.Generator) -> str:
+    lines, names, channel = [], ["x", "y"], 0
+    for n in range(int(random.integers(3, 25))):
+        kind = random.choice(["add", "negate", "all-reduce", "all-gather", "update", "collective-permute"])
+        a, b = random.choice(names, 2)
+        channel += 1
+        group = f"channel_id={channel}, replica_groups={{{{0,1}}}}, use_global_device_ids=true"
+        made = {"add": f"f32[8] add({a}, {b})", "negate": f"f32[8] negate({a})",
+                "all-reduce": f"f32[8] all-reduce({a}), {group}, to_apply=add",
+                "all-gather": f"f32[16] all-gather({a}), {group}, dimensions={{0}}",
+                "collective-permute": f"f32[8] collective-permute({a}), channel_id={channel}, source_target_pairs={{{{0,1}},{{1,0}}}}",
+                "update": f"f32[8] dynamic-update-slice({a}, u, zero)"}[kind]
+        name = f"v{n}"
+        lines.append(f"  {name} = {made}")
+        if kind == "all-gather":
+            lines.append(f"  w{n} = f32[8] slice({name}), slice={{[4:12]}}")
+            name = f"w{n}"
+        names.append(name)
+    return ("HloModule random, is_scheduled=true, num_partitions=2\n"
+            "add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }\n"
+            "ENTRY main {\n  x = f32[8] parameter(0)\n  y = f32[8] parameter(1)\n  u = f32[2] constant({3, 4})\n"
+            "  zero = s32[] constant(0)\n" + "\n".join(lines)
+            + f"\n  ROOT r = (f32[8], f32[8]) tuple({names[-1]}, {names[-2]})\n}}\n")
