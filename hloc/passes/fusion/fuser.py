@@ -13,7 +13,6 @@ from hloc.analysis.cost import (
 from hloc.analysis.fusible import (
     PIECES_TOGETHER,
     RESHAPES,
-    in_place_operands,
     is_elemental,
     is_elementwise,
     is_hero,
@@ -22,7 +21,6 @@ from hloc.analysis.fusible import (
     is_splat_constant,
     spreads_rows,
 )
-from hloc.analysis.prologues import NO_PROLOGUE
 from hloc.analysis.reads import BASE
 from hloc.analysis.strides import VIEWS
 from hloc.ir import Computation, Instruction, users
@@ -33,38 +31,30 @@ from hloc.passes.fusion.group import (
     MOST_CODE,
     MOST_CONTEXTS,
     MOST_OUTPUTS,
-    MOST_PARAMETERS,
-    MOST_WORK,
     PRODUCT,
     REDUCTION,
     SINGLE,
-    UPDATE,
     Group,
     Rows,
     depends_elementwise,
-    is_free,
     kind_of,
     weight,
 )
+from hloc.passes.fusion.obstacles import obstacle_of
 from hloc.passes.fusion.overwritten import Overwritten
 from hloc.passes.fusion.producers import (
     MOST_RECOMPUTED,
-    bytes_made_of,
     epilogue_chains,
     is_function_of_place,
-    is_slow_one_by_one,
     loaded_bytes,
     reads_operands_of,
-    splits_rows_of_f16,
-    spreads_elsewhere,
 )
-from hloc.passes.fusion.prologues import EPILOGUE, plan_prologue
+from hloc.passes.fusion.prologues import EPILOGUE
 from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
 from hloc.passes.fusion.sorts import sort_kernels
-from hloc.passes.fusion.whole import ATTENTION, SORT
+from hloc.passes.fusion.whole import ATTENTION
 from hloc.passes.rewriter import control_dependent
 
-MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
 MOST_PIECES = 8                  # kernels of a concatenate, each of which adds to the limits of a group
 MOST_FUNCTIONS = 16              # of an epilogue, whose code contains each ...
 COSTLY = 10                      # ... of as many operations
@@ -298,7 +288,7 @@ class Fuser:
 
     def accept(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
         """The contexts in which the group would read the producer, or the reason why it may not join."""
-        reason = self.obstacle(producer, group, readers)
+        reason = obstacle_of(producer, group, readers, self)
         if reason:
             return reason
         contexts, pieces = group.asked(producer, readers), self.pieces(group)
@@ -318,62 +308,11 @@ class Fuser:
             return "fusing would compute it several times, which costs more than storing it once"
         return contexts
 
-    def obstacle(self, producer: Instruction, group: Group, readers: list[Instruction]) -> str:
-        """A reason against the pair that needs no cost model; empty if there is none."""
-        first = group.first
-        if group.kind in (SINGLE, SORT):
-            return f"{first.opcode} is not fused with its producers"
-        if kind_of(producer) == UPDATE:
-            return f"{producer.opcode} updates an array in place and is not fused with its users"
-        if group.kind == ATTENTION and not is_elemental(producer):
-            return "an attention kernel reads its operands from memory: their producers cannot be fused into it"
-        if is_free(group) and producer.opcode not in RESHAPES:
-            return "only a reshape follows, which needs no kernel"
-        most_work, most_parameters = (most * self.pieces(group) for most in (MOST_WORK, MOST_PARAMETERS))
-        if group.work + weight(producer) > most_work:
-            return f"the kernel would have more than {most_work} operations"
-        new = {o for o in producer.operands if not is_splat_constant(o)} - group.parameters - group.members.keys()
-        if len(group.parameters) + len(new) - 1 > max(most_parameters, len(group.parameters)):
-            return f"the kernel would read more than {most_parameters} arrays"
-        if producer.opcode == "concatenate" and len(producer.operands) > MOST_BRANCHES:
-            return f"a concatenate of more than {MOST_BRANCHES} arrays is a separate kernel"
-        if self.machine.kind == "cpu" and is_slow_one_by_one(producer, group, readers):
-            return "the kernel computes one element at a time: a separate vectorized kernel is faster"
-        if self.machine.kind == "cpu" and spreads_rows(producer, self.machine.cores):
-            return "a pad with interior padding along rows is stored into a prefilled array by its own kernel"
-        if self.machine.kind == "cpu" and spreads_elsewhere(producer, group, readers):
-            return "the kernel reads a pad with interior padding at shifted positions"
-        if self.machine.kind == "cpu" and splits_rows_of_f16(producer, group):
-            return "short rows of f16 are converted as whole vectors, which must be contiguous in memory"
-        if group.kind == REDUCTION and producer in self.epilogues:
-            return EPILOGUE
-        if group.reads_for_product(producer, readers) and producer not in group.computed and \
-                group.view_of(producer, readers) is None:
-            if not self.prologues:
-                return NO_PROLOGUE
-            if reason := plan_prologue(producer, group, readers, self):
-                return reason
-        if group.kind == UPDATE and (reason := self.update_obstacle(producer, group)):
-            return reason
-        return self.overwritten.obstacle(producer, group)
-
     def pieces(self, group: Group) -> int:
         """The least number of kernels that a group becomes; its limits are those of one kernel times this number."""
         if self.machine.kind == "cpu" and is_in_pieces(group.first):
             return min(MOST_PIECES, len(group.first.operands))
         return -(-len(group.first.operands) // PIECES_TOGETHER) if group.first.opcode == "concatenate" else 1
-
-    def update_obstacle(self, producer: Instruction, group: Group) -> str:
-        """A reason against the pair if an update would read the array that it overwrites."""
-        root = group.first
-        targets = [root.operands[slot] for _, slot in in_place_operands(root)]
-        if producer in targets:
-            return "an array that is updated in place must be in memory"
-        if root.shape.is_tuple or any(o in targets for o in producer.operands):
-            return "it reads the array that the kernel updates in place"
-        if bytes_made_of(targets, producer) > producer.shape.num_bytes:
-            return "it reads more of the array that is updated in place than it produces"
-        return ""
 
     def accept_reduction(self, producer: Instruction, group: Group, contexts: tuple[int, ...],
                          readers: list[Instruction]) -> Answer:
