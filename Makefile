@@ -57,7 +57,7 @@ golden: $(STAMP)
 	HLOC_GOLDEN=1 $(BIN)/python -m pytest tests/test_passes.py tests/test_kernels.py tests/test_support.py
 
 tables: $(STAMP)
-	PYTHONHASHSEED=0 $(BIN)/python -c 'from hloc.text.ahead import write; write()'
+	PYTHONHASHSEED=0 $(BIN)/python -c 'from hloc.text.generated_tables import write; write()'
 
 conformance: $(TESTS)
 	$(BIN)/python -m hloc.tools.conformance $(CORPUS) --oracle-cache $(ORACLE) --json conformance.json

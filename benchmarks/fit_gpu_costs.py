@@ -5,9 +5,9 @@
     python benchmarks/fit_gpu_costs.py --collect FOLDER       count the kernels that hloc makes now again
 
 Fitted to benchmarks/results/gpu-h200-kernels.json: kernels of nine programs, each launched alone (device clock, warm
-caches), 40 convolutions in all their ways, and memory-bound kernels and products by themselves. --collect makes that
-file from the figures that a run on a GPU left in FOLDER (hloc_kernels.json, resnet50_bf16_ways.json, make_gpu.json),
-for those kernels that hloc makes as it did then: same name, same grid. Needs SciPy.
+caches), 40 convolutions in all their variants, and memory-bound kernels and products by themselves. --collect makes
+that file from the figures that a run on a GPU left in FOLDER (hloc_kernels.json, resnet50_bf16_ways.json,
+make_gpu.json), for those kernels that hloc makes as it did then: same name, same grid. Needs SciPy.
 """
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def read() -> dict[str, Any]:
 
 
 def observations(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is compared: group, name, way, us, alone (launched from Python), works."""
-    found = [{"group": p, "name": k, "way": "", "us": us, "alone": True, "works": [w]}
+    """What is compared: group, name, variant, us, alone (launched from Python), works."""
+    found = [{"group": p, "name": k, "variant": "", "us": us, "alone": True, "works": [w]}
              for p, k, us, _, w, _ in data["kernels"] if us >= SHORTEST]
-    found += [{"group": "ways", "name": k, "way": way, "us": us, "alone": True, "works": w}
-              for k, way, us, w in data["ways"] if us >= SHORTEST]
-    return found + [{"group": "cases", "name": k, "way": "", "us": us, "alone": False, "works": w}
+    found += [{"group": "variants", "name": k, "variant": variant, "us": us, "alone": True, "works": w}
+              for k, variant, us, w in data["variants"] if us >= SHORTEST]
+    return found + [{"group": "cases", "name": k, "variant": "", "us": us, "alone": False, "works": w}
                     for k, us, w in data["cases"]]
 
 
@@ -83,12 +83,12 @@ def errors(values: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> tuple[
 
 
 def choices(values: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """By kernel: the time of the way that the model takes, against the best one."""
-    ways: dict[str, list[tuple[float, float]]] = {}
+    """By kernel: the time of the variant that the model takes, against the best one."""
+    variants: dict[str, list[tuple[float, float]]] = {}
     for value, row in zip(values, rows):
-        if row["group"] == "ways":
-            ways.setdefault(row["name"], []).append((value, row["us"]))
-    return {name: min(found)[1] / min(us for _, us in found) for name, found in ways.items()}
+        if row["group"] == "variants":
+            variants.setdefault(row["name"], []).append((value, row["us"]))
+    return {name: min(found)[1] / min(us for _, us in found) for name, found in variants.items()}
 
 
 def programs(data: Mapping[str, Any], costs: Mapping[str, Any] | None = None) -> dict[str, tuple[float, float]]:
@@ -135,18 +135,18 @@ def report(data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], costs: Ma
         own = [(v, r) for v, r in zip(values, rows) if r["group"] == group]
         error, within = errors(*zip(*own))
         print(f"{group[:52]:52} {len(own):5} geometric error {error:.3f}, within 2: {within:.3f}")
-    kernels = [(v, r) for v, r in zip(values, rows) if r["group"] not in ("ways", "cases")]
+    kernels = [(v, r) for v, r in zip(values, rows) if r["group"] not in ("variants", "cases")]
     if kernels:
         error, within = errors(*zip(*kernels))
         print(f"{'all kernels of programs':52} {len(kernels):5} geometric error {error:.3f}, within 2: {within:.3f}")
     if found := sorted(choices(values, rows).values()):
-        print(f"the way taken is within 1.15 of the best for {sum(c <= 1.15 for c in found)} of {len(found)}; "
+        print(f"the variant taken is within 1.15 of the best for {sum(c <= 1.15 for c in found)} of {len(found)}; "
               f"the worst: {', '.join(f'{c:.2f}' for c in found[-6:])}")
     for name, (us, run) in programs(data, costs).items():
         print(f"{name[:52]:52} predicted {us:9.0f} us, a run took {run:9.0f}: {us / run:.2f}")
     for value, row in sorted(zip(values, rows), key=lambda p: -abs(math.log(p[0] / p[1]["us"])))[:worst]:
         parts = estimate(data["works"][row["works"][0]], GPU, costs).parts
-        print(f"  {value:9.1f} for {row['us']:9.1f} {row['group'][:24]} {row['name'][:44]} {row['way']} "
+        print(f"  {value:9.1f} for {row['us']:9.1f} {row['group'][:24]} {row['name'][:44]} {row['variant']} "
               f"{ {k: round(v, 1) for k, v in parts.items()} }")
 
 

@@ -62,7 +62,7 @@ def run_section(name: str, emulated: bool) -> int:
     return 0
 
 
-def section_apart(name: str, emulated: bool, limit: float) -> list[dict]:
+def section_in_process(name: str, emulated: bool, limit: float) -> list[dict]:
     """The rows of one section, run in a child process, which ends with all that it has started; a last row tells if it
     was cut off."""
     command = [sys.executable, str(HERE / "gpu.py"), "--one", name, *(["--emulated"] if emulated else [])]
@@ -153,7 +153,7 @@ def measured(sections: list[str], facts: dict, output: Path | None) -> list[dict
         for name in sections:
             print(f"{name}: {SECTIONS[name][1]}", file=sys.stderr)
             began = time.monotonic()
-            rows += section_apart(name, facts["emulated"], SECTIONS[name][0] * patience)
+            rows += section_in_process(name, facts["emulated"], SECTIONS[name][0] * patience)
             facts["section_seconds"][name] = round(time.monotonic() - began, 1)
             facts["seconds"] = time.monotonic() - start
             if output:

@@ -4,7 +4,7 @@
 
 In: the files that a run on an H200 left in FOLDER. Out: benchmarks/results/gpu-h200-kernels.json: "works", each once;
 "kernels": program, kernel, microseconds, uses in a run, work, and the share
-of its memory that L2 does not hold in a run; "ways": convolution, way, microseconds, works; "cases":
+of its memory that L2 does not hold in a run; "variants": convolution, variant, microseconds, works; "cases":
 what was measured by itself, in a graph; "programs": microseconds of a run.
 """
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.execution.measured import describe
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.loops.kernels import kernel_source
-from hloc.targets.cuda.tiles.source import tile_source, ways
+from hloc.targets.cuda.tiles.source import tile_source, variants
 from hloc.targets.inlining import c_name
 
 GPU = GPUS["h200"]
@@ -49,9 +49,9 @@ class Table:
 
 def collect(folder: Path) -> str:
     """The text of the file."""
-    measured, all_ways, made = (json.loads((folder / f"{n}.json").read_text(encoding="utf-8"))
+    measured, all_variants, made = (json.loads((folder / f"{n}.json").read_text(encoding="utf-8"))
                                 for n in ("hloc_kernels", "resnet50_bf16_ways", "make_gpu"))
-    table, kernels, of_ways = Table(), [], []
+    table, kernels, of_variants = Table(), [], []
     with tempfile.TemporaryDirectory() as exports:
         os.environ.setdefault(programs.FOLDER, exports)
         programs.EXPORT_SECONDS = 600
@@ -64,13 +64,15 @@ def collect(folder: Path) -> str:
                 kernels += [[name, g.function, round(k["us"], 2), k["uses"], table.place(w), unread[number]]
                             for g, k, w in zip(starts, rows, works) if k]
                 if "bf16" in name and isinstance(kernel, Tile) and rows:
-                    of_ways += way_rows(kernel, sum(k["us"] for k in rows), rows[0]["uses"], all_ways, table)
+                    us = sum(k["us"] for k in rows)
+                    of_variants += variant_rows(kernel, us, rows[0]["uses"], all_variants, table)
     cases = list(case_rows(made, table))
     return as_text({
         "about": "NVIDIA H200, 2026-11-26, hloc 1332a71: microseconds by the device's clock, and what the kernels do "
                  "(hloc/targets/cuda/costs/work.py); written by benchmarks/fit_gpu_costs.py --collect",
         "programs": {name: round(facts["run_us"], 1) for name, facts in measured.items()},
-        "works": [json.loads(text) for text in table.rows], "kernels": kernels, "ways": of_ways, "cases": cases})
+        "works": [json.loads(text) for text in table.rows], "kernels": kernels, "variants": of_variants,
+        "cases": cases})
 
 
 def as_text(data: dict) -> str:
@@ -98,14 +100,14 @@ def plan_text(source: str | Path) -> Program:
 
 
 def as_measured(kernel: Kernel | Tile, name: str, known: Mapping[tuple, dict]) -> tuple[list, list, list]:
-    """Launches, their work, and the measured rows, None where there is none: in the way that was measured, whichever
-    the cost model takes now."""
-    for way in ways(kernel, GPU) if isinstance(kernel, Tile) else [""]:
-        starts = tile_source(kernel, name, GPU, way).launches if isinstance(kernel, Tile) else \
+    """Launches, their work, and the measured rows, None where there is none: in the variant that was measured,
+    whichever the cost model takes now."""
+    for variant in variants(kernel, GPU) if isinstance(kernel, Tile) else [""]:
+        starts = tile_source(kernel, name, GPU, variant).launches if isinstance(kernel, Tile) else \
             (kernel_source(kernel, name, GPU)[1],)
         rows = [known.get(g[:4]) for g in starts]
         if all(rows):
-            return starts, works_of_kernel(kernel, GPU, way), rows
+            return starts, works_of_kernel(kernel, GPU, variant), rows
     return [], [], []
 
 
@@ -118,7 +120,7 @@ def unread_shares(program: Program) -> list[float]:
     return [round(sum(shares) / max(1, len(shares) - 1), 3) for shares in found]
 
 
-def way_rows(tile: Tile, us: float, uses: int, measured: list[dict], table: Table) -> list:
+def variant_rows(tile: Tile, us: float, uses: int, measured: list[dict], table: Table) -> list:
     """Of the convolution among the measured ones that this is."""
     near = [m for m in measured if m["kernel"] == describe(tile) and m["uses"] == uses and not m.get("found")
             and m["default"] in m["us"] and abs(math.log(m["us"][m["default"]] / us)) < SAME]
@@ -127,9 +129,9 @@ def way_rows(tile: Tile, us: float, uses: int, measured: list[dict], table: Tabl
     own = min(near, key=lambda m: abs(math.log(m["us"][m["default"]] / us)))
     own["found"] = True
     label = f"{own['kernel']}, {measured.index(own)}"
-    known = set(ways(tile, GPU))
-    return [[label, way, round(t, 2), [table.place(w) for w in works_of_kernel(tile, GPU, way)]]
-            for way, t in own["us"].items() if way in known and way != "cuDNN"]
+    known = set(variants(tile, GPU))
+    return [[label, variant, round(t, 2), [table.place(w) for w in works_of_kernel(tile, GPU, variant)]]
+            for variant, t in own["us"].items() if variant in known and variant != "cuDNN"]
 
 
 def case_rows(made: dict, table: Table) -> Iterator[list]:

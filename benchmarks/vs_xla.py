@@ -164,7 +164,7 @@ def name_of(path: Path) -> str:
     return path.parent.name if path.name == "model.hlo" else path.stem
 
 
-def measure_apart(path: Path, seconds: float, timeout: float, cache: str) -> dict:
+def measure_in_process(path: Path, seconds: float, timeout: float, cache: str) -> dict:
     """`measure` in a child process; {"failed": reason} where it ends otherwise."""
     command = [sys.executable, __file__, "--one", str(path), "--seconds", str(seconds)]
     environment = {**os.environ, "HLOC_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -221,7 +221,7 @@ def measure_all(paths: list[Path], asked: argparse.Namespace, state: dict, save:
                 print(f"{len(paths) - number + 1} modules left: time is up (--minutes); --resume goes on", flush=True)
                 return
             print(f"[{number}/{len(paths)}] {name_of(path)} ...", end="\r", file=sys.stderr, flush=True)
-            found = measure_apart(path, asked.seconds, max(60.0, left), cache)
+            found = measure_in_process(path, asked.seconds, max(60.0, left), cache)
             state["modules"].append({"module": name_of(path), **found})
             state["summary"] = report.summary(state["modules"])
             save()

@@ -19,7 +19,7 @@ import numpy as np
 from hloc.api import Options, compile_for_devices, load
 from hloc.devices import PARTITIONED, device_counts
 from hloc.errors import Span, UsageError
-from hloc.evaluate.simulate import SimulatedDevice, run_together, simulated_devices
+from hloc.evaluate.simulate import SimulatedDevice, run_concurrently, simulated_devices
 from hloc.executable import Executable
 from hloc.inputs.global_arrays import GlobalArray, entry_arrays, parameters_of
 from hloc.ir import Module
@@ -104,7 +104,7 @@ class DividedBackend:
     def __call__(self, arrays: Sequence[Any]) -> tuple[np.ndarray, ...]:
         runs = [partial(exe, *self.divided.parts(arrays, device.number))
                 for exe, device in zip(self.executables, self.devices)]
-        return self.divided.joined(run_together(self.devices, runs))
+        return self.divided.joined(run_concurrently(self.devices, runs))
 
 
 def compile_for_mesh(source: str | bytes | Path | Module, mesh: Mapping[str, int] | None = None,

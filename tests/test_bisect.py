@@ -89,7 +89,7 @@ def test_a_wrong_kernel_is_found(arrays):
 
 
 def test_a_wrong_plan_is_found(arrays):
-    target = with_wrong_results(find("cpu"), lambda name: name != "kernels_apart")
+    target = with_wrong_results(find("cpu"), lambda name: name != "separate_kernels")
     blame = bisecting.bisect(hloc.load(TEXT), target, arrays)
     assert blame.culprit == "plan" and blame.rows[0].name == "result.0"
 

@@ -36,8 +36,8 @@ from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.kernels.walks import walk
 from hloc.targets.cuda import compiler
 from hloc.targets.cuda.gpus import GPUS, gpu_named
+from hloc.targets.cuda.loops.index_width import fits
 from hloc.targets.cuda.loops.kernels import kernel_source
-from hloc.targets.cuda.loops.ranges import fits
 from hloc.targets.cuda.loops.teams import Total, team_kernel
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target

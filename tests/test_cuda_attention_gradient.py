@@ -27,7 +27,7 @@ from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles.attention_gradient import attention_gradient_ways
+from hloc.targets.cuda.tiles.attention_gradient import attention_gradient_variants
 
 H100 = GPUS["h100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
@@ -296,10 +296,10 @@ def test_no_spills(arch, number):
     cases = [Case("bf16", "causal", "parts", "qkv", 1024, 1024, d, d, 16, wide="bf16" if number == 0 and d == 128 else "")
              for d in (64, 128)]
     program = program_of(module(*(cases[1:] if number else [*cases, cases[0]._replace(type="f32")])), gpu)
-    ways = [attention_gradient_ways(k, gpu)[number] if isinstance(k, Tile) and k.library_kernel == "attention_gradient" else ""
+    variants = [attention_gradient_variants(k, gpu)[number] if isinstance(k, Tile) and k.library_kernel == "attention_gradient" else ""
             for k in program.kernels]
-    assert any(ways)
-    sources = make_sources(program, gpu, ways)
+    assert any(variants)
+    sources = make_sources(program, gpu, variants)
     found = resources(sources.single_file(), arch)
     assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
     assert all(g.shared <= gpu.shared_bytes for g in sources.geometry)

@@ -20,7 +20,7 @@ from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 
 WGMMA = ", wgmma, bulk copies"
 TILES = ["128 queries, 128 keys", "64 queries, 128 keys", "128 queries, 64 keys", "64 queries, 64 keys"]
@@ -30,7 +30,7 @@ def grouped(text: str, gpu=H100, tile: str = TILES[0]):
     """All kernels in one way."""
     target = cuda_target(gpu)
     program = api.plan(api.optimize(api.load(text), target), target)
-    assert all(tile + WGMMA in ways(k, gpu) for k in program.kernels)
+    assert all(tile + WGMMA in variants(k, gpu) for k in program.kernels)
     sources = make_sources(program, gpu, [tile + WGMMA] * len(program.kernels))
     assert sources.readable().count("hloc_attention_group<") == len(program.kernels)
     return sources
@@ -170,7 +170,7 @@ def test_only_what_tensor_maps_bear():
     def labels(case: Case, gpu=H100, text: str = ""):
         target = cuda_target(gpu)
         return [w for k in api.plan(api.optimize(api.load(text or module(case)), target), target).kernels
-                for w in ways(k, gpu) if "wgmma" in w]
+                for w in variants(k, gpu) if "wgmma" in w]
     assert len(labels(Case("bf16", depth=64, features=64))) == 4
     for case in (Case("f32"), Case("bf16", depth=36), Case("bf16", features=20)):
         assert not labels(case)

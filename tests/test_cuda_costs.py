@@ -35,13 +35,13 @@ def measured():
 
 def test_kernels_of_programs_take_what_was_measured(measured):
     _, rows, values = measured
-    kernels = [(v, r) for v, r in zip(values, rows) if r["group"] not in ("ways", "cases")]
+    kernels = [(v, r) for v, r in zip(values, rows) if r["group"] not in ("variants", "cases")]
     error, within = fitted.errors(*zip(*kernels))
     assert len(kernels) > 700
     assert error <= 1.2 and within >= 0.95
 
 
-@pytest.mark.parametrize("group", ["ways", "cases"])
+@pytest.mark.parametrize("group", ["variants", "cases"])
 def test_so_do_all_ways_of_convolutions_and_kernels_by_themselves(measured, group):
     _, rows, values = measured
     error, within = fitted.errors(*zip(*[(v, r) for v, r in zip(values, rows) if r["group"] == group]))

@@ -24,7 +24,7 @@ from hloc.targets.cuda.libraries import products as library_products
 from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles.source import LIBRARY, ways
+from hloc.targets.cuda.tiles.source import LIBRARY, variants
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 BROADCAST = "  {name}s = {t}[] constant({value})  {name} = {t}[{shape}] broadcast({name}s), dimensions={{}}\n"
@@ -96,7 +96,7 @@ def planned(text: str):
 
 def product_of(text: str) -> LtProduct | None:
     (tile,) = (k for k in planned(text).kernels if isinstance(k, Tile))
-    assert (LIBRARY in ways(tile, H100)) == (library_products.library_product(tile) is not None)
+    assert (LIBRARY in variants(tile, H100)) == (library_products.library_product(tile) is not None)
     return library_products.library_product(tile)
 
 
@@ -246,7 +246,7 @@ def _attribute(get, thing, number: int, size: int) -> int:
 
 
 def test_measured_against_the_own_tiles(monkeypatch):
-    """The library is one more way, and is taken where it is the fastest; where it is not here, the file says so."""
+    """The library is one more variant, and is taken where it is the fastest; where it is not here, the file says so."""
     from cuda_emulation.with_pycuda import COMPILER, compile_for_emulation
 
     from hloc.targets.cuda import compiler

@@ -23,7 +23,7 @@ from hloc.targets.cuda.libraries import cudnn
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles.source import CUDNN, ways
+from hloc.targets.cuda.tiles.source import CUDNN, variants
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 
@@ -106,7 +106,7 @@ def planned(text: str):
 def convolution_of(text: str) -> CudnnConvolution | None:
     tiles = [k for k in planned(text).kernels if isinstance(k, Tile)]
     found = library_convolutions.library_convolution(tiles[0]) if tiles else None
-    assert not tiles or (CUDNN in ways(tiles[0], H100)) == (found is not None)
+    assert not tiles or (CUDNN in variants(tiles[0], H100)) == (found is not None)
     return found
 
 

@@ -195,7 +195,7 @@ int main(void) {
 """
 
 
-def tuned(tmp_path: Path, text: str, way: str) -> hloc.Executable:
+def tuned(tmp_path: Path, text: str, variant: str) -> hloc.Executable:
     """A matmul by an algorithm that a tuning file chose."""
     from hloc import api
     from hloc.targets.cuda.execution import tuning
@@ -203,7 +203,7 @@ def tuned(tmp_path: Path, text: str, way: str) -> hloc.Executable:
     from hloc.targets.cuda.target import cuda_target
     target = cuda_target(GPUS["h100"])
     (tile,) = api.plan(api.optimize(api.load(text), target), target).kernels
-    measured = {tuning.key_of(tile): tuning.Measured("a matmul", way, {way: 1.0})}
+    measured = {tuning.key_of(tile): tuning.Measured("a matmul", variant, {variant: 1.0})}
     tuning.write(tmp_path / "h100.json", tuning.Tuning({"NVIDIA H100 80GB HBM3, CUDA 13.0": measured}))
     return hloc.compile(text, "h100", run=False, options=hloc.Options(tuning=tmp_path / "h100.json"))
 

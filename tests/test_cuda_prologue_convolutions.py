@@ -20,7 +20,7 @@ from hloc.targets.cuda.gpus import gpu_named
 from hloc.targets.cuda.libraries.convolutions import library_convolution
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 
 NORM = """s = {t}[{c}] parameter(2)  b = {t}[{c}] parameter(3)  ss = {x} broadcast(s), dimensions={{{at}}}
   bs = {x} broadcast(b), dimensions={{{at}}}  m = {x} multiply(x, ss)  a = {x} add(m, bs)"""
@@ -66,7 +66,7 @@ def test_a_normed_image(formula, last):
 
 def test_a_convolution_with_computed_operands_is_its_own_kernel():
     tile = tile_of(convolution(RELU, images=8, size=56, channels=64, features=64))
-    assert library_convolution(tile) is None and not any("wgmma" in w for w in ways(tile, H100))
+    assert library_convolution(tile) is None and not any("wgmma" in w for w in variants(tile, H100))
 
 
 FEW_BITS = convolution("v = s8[3,3,16,2] parameter(2)  y = bf16[3,3,16,2] convert(v)", features=2).replace(
@@ -183,7 +183,7 @@ def test_no_spills(number, arch):
     """In any of the tiles that a prologue may stand in."""
     gpu = gpu_named(arch)
     tile, program = tile_of(TILES[number], gpu), planned(TILES[number], gpu)
-    for way in dict.fromkeys(w.split(",")[0] for w in ways(tile, gpu)):
-        sources = make_sources(program, gpu, [next(w for w in ways(tile, gpu) if w.startswith(way))])
+    for variant in dict.fromkeys(w.split(",")[0] for w in variants(tile, gpu)):
+        sources = make_sources(program, gpu, [next(w for w in variants(tile, gpu) if w.startswith(variant))])
         found = resources(sources.single_file(), arch)
         assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}

@@ -24,7 +24,7 @@ from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.prologues import Step, step_of
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 from hloc.tools.explain import explain
 
 H100 = GPUS["h100"]
@@ -93,7 +93,7 @@ def test_weights_in_few_bits(rows, along):
 def test_what_many_tiles_would_compute_again(text):
     """Products whose time is that of the tensor cores stay with wgmma, and operands that these read from memory."""
     (tile,) = [k for k in planned(text).kernels if isinstance(k, Tile)]
-    assert kernels(text) == (2, 0) and "wgmma" in ways(tile, H100)[0]
+    assert kernels(text) == (2, 0) and "wgmma" in variants(tile, H100)[0]
     assert reasons(text) == {"computing it for each tile of the matmul costs more than storing it once"}
 
 
@@ -123,7 +123,7 @@ def test_an_epilogue_stays_an_epilogue():
 
 def test_libraries_compute_none():
     (tile,) = planned(weights(64)).kernels
-    assert library_product(tile) is None and not any("wgmma" in way for way in ways(tile, H100))
+    assert library_product(tile) is None and not any("wgmma" in variant for variant in variants(tile, H100))
 
 
 def test_steps():
@@ -212,8 +212,8 @@ def test_no_spills(number, arch):
     program = planned(TILES[number], gpu)
     (tile,) = program.kernels
     assert tile.prologues
-    for way in dict.fromkeys(w.split(",")[0] for w in ways(tile, gpu)):
-        sources = make_sources(program, gpu, [next(w for w in ways(tile, gpu) if w.startswith(way))])
+    for variant in dict.fromkeys(w.split(",")[0] for w in variants(tile, gpu)):
+        sources = make_sources(program, gpu, [next(w for w in variants(tile, gpu) if w.startswith(variant))])
         found = resources(sources.single_file(), arch)
         assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}
 

@@ -226,9 +226,9 @@ def boxes(machine):
     from hloc.targets.cuda.target import cuda_target
     text = ("HloModule m\nENTRY e { a = bf16[72,80] parameter(0)  b = bf16[80,96] parameter(1)\n"
             "  ROOT d = f32[72,96] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }\n")
-    target, way = cuda_target(GPUS["h100"]), "128x256x64, 4 stages, wgmma, bulk copies"
+    target, variant = cuda_target(GPUS["h100"]), "128x256x64, 4 stages, wgmma, bulk copies"
     (tile,) = api.plan(api.optimize(api.load(text), target), target).kernels
-    measured = {tuning.key_of(tile): tuning.Measured("a product", way, {way: 1.0})}
+    measured = {tuning.key_of(tile): tuning.Measured("a product", variant, {variant: 1.0})}
     tuning.write(machine / "boxes.json", tuning.Tuning({"the emulation, CUDA 13.0": measured}))
     (machine / "boxes.hlo").write_text(text)
     return ["run", "boxes.hlo", "--tuning", "boxes.json", "--repeat", "3", "-i", "random:1", "--target", "cuda"]

@@ -21,7 +21,7 @@ from hloc.targets.cuda.libraries.products import library_product
 from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 
 H100 = GPUS["h100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
@@ -55,10 +55,10 @@ def inputs(program, sizes) -> list[np.ndarray]:
     return check_arrays(program.parameters, [*arrays, np.array(sizes, numpy_dtype(program.parameters[2].shape.element_type))])
 
 
-def check(text: str, sizes, monkeypatch, way: str = "") -> None:
+def check(text: str, sizes, monkeypatch, variant: str = "") -> None:
     program = planned(text)
     arrays = inputs(program, sizes)
-    sources = make_sources(program, H100, [way] if way else ())
+    sources = make_sources(program, H100, [variant] if variant else ())
     assert "hloc_ragged<" in sources.readable() and len(program.kernels) == 1
     (result,) = emulate(sources, arrays, monkeypatch, checked=True, backwards=True)
     (right,) = Evaluator(api.load(text)).run(arrays)
@@ -102,14 +102,14 @@ def test_sizes(sizes, monkeypatch):
 
 
 @emulated
-@pytest.mark.parametrize("way", ["128x256x64, 4 stages, wgmma, bulk copies", "64x64x64, 4 stages, wgmma",
+@pytest.mark.parametrize("variant", ["128x256x64, 4 stages, wgmma, bulk copies", "64x64x64, 4 stages, wgmma",
                                  "128x128x64, 3 stages", "64x64x64, 4 stages, wgmma, bulk copies"])
-def test_ways(way, monkeypatch):
+def test_variants(variant, monkeypatch):
     """Boxes of the bulk copy engine reach into the next group's rows, which are not stored."""
     text = ragged("bf16", "bf16")
     (tile,) = planned(text).kernels
-    assert way in ways(tile, H100)
-    check(text, SIZES, monkeypatch, way)
+    assert variant in variants(tile, H100)
+    check(text, SIZES, monkeypatch, variant)
 
 
 @emulated
@@ -139,8 +139,8 @@ def test_what_is_written_out():
     kernels = planned(text).kernels
     assert len(kernels) > 1 and not any("groups" in dict(getattr(k, "parameters", ())) for k in kernels)
     (tile,) = planned(ragged("bf16", "bf16", 4096, 4096, 4096, 8)).kernels
-    assert library_product(tile) is None and "wgmma" in ways(tile, H100)[0]
-    assert not any("splits" in w for w in ways(tile, H100))
+    assert library_product(tile) is None and "wgmma" in variants(tile, H100)[0]
+    assert not any("splits" in w for w in variants(tile, H100))
 
 
 def test_measured_on_even_groups():
@@ -154,6 +154,6 @@ def test_measured_on_even_groups():
 @pytest.mark.parametrize("number", [0, 1])
 def test_no_spills(number):
     program = planned(ragged("bf16", "bf16", 4096, 4096, 4096, 8))
-    sources = make_sources(program, H100, [ways(program.kernels[0], H100)[number]])
+    sources = make_sources(program, H100, [variants(program.kernels[0], H100)[number]])
     found = resources(sources.single_file(), "sm_90a")
     assert {k: r for k, r in found.items() if r.spill_stores or r.spill_loads} == {}

@@ -1,4 +1,4 @@
-"""The tuning file: ways measured by a fake clock on the emulated driver, kept, used again; files that are not whole."""
+"""The tuning file: variants measured by a fake clock on the emulated driver, kept, used again; files that are not whole."""
 from __future__ import annotations
 
 import dataclasses
@@ -22,7 +22,7 @@ from hloc.kernels.ir import Tile
 from hloc.targets.cuda import compiler, presence, target
 from hloc.targets.cuda.execution import measure, runtime, tuning
 from hloc.targets.cuda.gpus import GPUS
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 
 H200 = GPUS["h200"]
 DOT = """HloModule dot
@@ -31,7 +31,7 @@ ENTRY e {{ a = {t}[{m},{k}] parameter(0)  b = {t}[{k},{m}] parameter(1)
     operand_precision={{highest,highest}} }}
 """
 SMALL = DOT.format(t="f32", m=40, k=40)
-WAYS = ["32x32x16", "128x128x16", "64x64x16"]
+VARIANTS = ["32x32x16", "128x128x16", "64x64x16"]
 HERE = "NVIDIA H200, CUDA 13.0"
 
 
@@ -43,24 +43,24 @@ def tile_of(text: str, gpu=H200) -> Tile:
 
 @pytest.fixture
 def device(monkeypatch):
-    """An H200 by name, whose kernels take the seconds that `times` says for each way; `change` may spoil a way."""
+    """An H200 by name, whose kernels take the seconds that `times` says for each variant; `change` may spoil a variant."""
     driver.install(monkeypatch)
     runtime.device_machine.cache_clear()
     monkeypatch.setattr(driver.DEVICE, "name", "NVIDIA H200")
     monkeypatch.setattr(presence, "device_present", lambda: True)
     monkeypatch.setattr(compiler, "compile_cuda", compile_for_emulation)
     monkeypatch.setattr(compiler, "compiler_version", lambda: COMPILER)
-    state = SimpleNamespace(times={}, change=lambda way, sources: sources, now=0.0, way="", measured=[])
+    state = SimpleNamespace(times={}, change=lambda variant, sources: sources, now=0.0, variant="", measured=[])
     make_sources, run = measure.make_sources, driver.Function._run
 
     def noted(program, gpu, chosen):
-        (state.way,) = chosen
-        state.measured.append(state.way)
-        return state.change(state.way, make_sources(program, gpu, chosen))
+        (state.variant,) = chosen
+        state.measured.append(state.variant)
+        return state.change(state.variant, make_sources(program, gpu, chosen))
 
     def timed(self, *arguments):
         run(self, *arguments)
-        state.now += state.times.get(state.way, 1.0)
+        state.now += state.times.get(state.variant, 1.0)
     monkeypatch.setattr(measure, "make_sources", noted)
     monkeypatch.setattr(driver.Function, "_run", timed)
     monkeypatch.setattr(driver.Event, "record", lambda self, stream=None: setattr(self, "when", state.now))
@@ -78,14 +78,14 @@ def test_the_fastest_way_is_kept_and_used_again(device, tmp_path):
     device.times = {"32x32x16": 3e-6, "128x128x16": 1e-6, "64x64x16": 2e-6}
     file, options = tmp_path / "tuning.json", api.Options(tuning=tmp_path / "tuning.json")
     exe = api.compile(SMALL, "cuda", options=options, run=False)
-    assert device.measured == WAYS and "BM = 128," in exe.source
+    assert device.measured == VARIANTS and "BM = 128," in exe.source
     told = json.loads(file.read_text())["measured"][HERE]
     ((key, row),) = told.items()
     assert key == tuning.key_of(tile_of(SMALL)) and row == {
-        "kernel": "gemm f32 40x40x40", "way": "128x128x16", "refused": {},
+        "kernel": "gemm f32 40x40x40", "variant": "128x128x16", "refused": {},
         "microseconds": {"32x32x16": 3.0, "128x128x16": 1.0, "64x64x16": 2.0}}
     again = api.compile(SMALL, "h200", options=options, run=False)              # the same GPU by its name
-    assert device.measured == WAYS and "BM = 128," in again.source
+    assert device.measured == VARIANTS and "BM = 128," in again.source
     a, b = (np.random.default_rng(n).normal(size=(40, 40)).astype("f4") for n in (0, 1))
     np.testing.assert_allclose(again(a, b)[0], a @ b, rtol=1e-4, atol=1e-4)
 
@@ -93,28 +93,28 @@ def test_the_fastest_way_is_kept_and_used_again(device, tmp_path):
 @needs_compiler
 def test_a_way_with_wrong_results_is_not_taken(device, tmp_path):
     """However fast it is."""
-    def spoil(way, sources):
-        if way != "128x128x16":
+    def spoil(variant, sources):
+        if variant != "128x128x16":
             return sources
         wrong = sources.kernels[0].replace("return sum + a * b;", "return sum + a * b * 1.01f;")
         assert wrong != sources.kernels[0]
         return dataclasses.replace(sources, kernels=(wrong,), host_calls=())
     device.change, device.times = spoil, {"32x32x16": 3e-6, "128x128x16": 1e-6, "64x64x16": 2e-6}
     found = measure.measure(tile_of(SMALL), H200)
-    assert found.way == "64x64x16" and found.refused == {"128x128x16": "its results are not those of '32x32x16'"}
+    assert found.variant == "64x64x16" and found.refused == {"128x128x16": "its results are not those of '32x32x16'"}
     assert found.microseconds == {"32x32x16": 3.0, "64x64x16": 2.0}
 
 
 @needs_compiler
 def test_a_way_that_the_device_refuses_is_not_taken(device):
     """It asks for more shared memory than there is."""
-    def greedy(way, sources):
-        if way != "128x128x16":
+    def greedy(variant, sources):
+        if variant != "128x128x16":
             return sources
         return dataclasses.replace(sources, geometry=(sources.geometry[0]._replace(shared=1 << 20),))
     device.change, device.times = greedy, {"32x32x16": 2e-6, "64x64x16": 3e-6}
     found = measure.measure(tile_of(SMALL), H200)
-    assert found.way == "32x32x16" and "invalid argument" in found.refused["128x128x16"]
+    assert found.variant == "32x32x16" and "invalid argument" in found.refused["128x128x16"]
 
 
 @needs_compiler
@@ -123,8 +123,8 @@ def test_a_way_that_stops_the_gpu_ends_the_measurement(device, monkeypatch, tmp_
     def fail(self, *_):
         raise driver.Error("cuLaunchKernel failed: an illegal memory access was encountered")
 
-    def change(way, sources):
-        if way == "64x64x16":
+    def change(variant, sources):
+        if variant == "64x64x16":
             monkeypatch.setattr(driver.Function, "_run", fail)
         return sources
     device.change = change
@@ -165,7 +165,7 @@ ENTRY e { x = f32[1,6,6,16] parameter(0)  w = f32[3,3,16,16] parameter(1)
 @needs_compiler
 @pytest.mark.parametrize("name, least", [("convolution", 2), ("attention", 4)])
 def test_convolutions_and_attention(device, name, least):
-    """All their ways give the same results."""
+    """All their variants give the same results."""
     from test_cuda_attention import Case, module
     tile = tile_of(CONVOLUTION if name == "convolution" else module(Case("bf16", rows=20, columns=40)))
     found = measure.measure(tile, H200)
@@ -176,10 +176,10 @@ def test_convolutions_and_attention(device, name, least):
 def test_ways_differ_and_the_first_is_the_cost_models():
     for text in (SMALL, DOT.format(t="bf16", m=512, k=4096), DOT.format(t="f64", m=96, k=96)):
         tile = tile_of(text)
-        found = ways(tile, H200)
+        found = variants(tile, H200)
         assert len(found) == len(set(found)) >= 2
         assert tuning.describe(tile).startswith("gemm")
-    assert any("splits" in way for way in ways(tile_of(DOT.format(t="bf16", m=512, k=4096)), H200))
+    assert any("splits" in variant for variant in variants(tile_of(DOT.format(t="bf16", m=512, k=4096)), H200))
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def file(tmp_path, monkeypatch):
     monkeypatch.setattr(presence, "device_present", lambda: False)
     path = tmp_path / "tuning.json"
     row = tuning.Measured("gemm f32 40x40x40", "128x128x16", {"32x32x16": 3.0, "128x128x16": 1.0})
-    older = row._replace(way="64x64x16")
+    older = row._replace(variant="64x64x16")
     key = tuning.key_of(tile_of(SMALL))
     tuning.write(path, tuning.Tuning({"NVIDIA H200, CUDA 12.9": {key: older}, HERE: {key: row}}))
     return path
@@ -228,7 +228,7 @@ def test_a_truncated_file(file, share):
     assert caught.value.code == 6 and "remove it" in caught.value.hint
 
 
-@pytest.mark.parametrize("old, new", [('"way": "128x128x16"', '"way": "64x64x16"'), ("3.0", "0.5"), ("CUDA 13.0", "CUDA 13.1")])
+@pytest.mark.parametrize("old, new", [('"variant": "128x128x16"', '"variant": "64x64x16"'), ("3.0", "0.5"), ("CUDA 13.0", "CUDA 13.1")])
 def test_a_changed_file(file, old, new):
     text = file.read_text()
     assert old in text
@@ -237,8 +237,8 @@ def test_a_changed_file(file, old, new):
         compiled(file)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", "7", '"x"', "\0", "{" * 100_000, '{"hloc_tuning": 1}',
-                                  '{"hloc_tuning": 1, "measured": [], "sha256": ""}', '{"hloc_tuning": 99}'])
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "7", '"x"', "\0", "{" * 100_000, '{"hloc_tuning": 2}',
+                                  '{"hloc_tuning": 2, "measured": [], "sha256": ""}', '{"hloc_tuning": 99}'])
 def test_a_foreign_file(file, text):
     file.write_text(text)
     with pytest.raises(RunError, match="not a whole tuning file|tuning version 99|damaged"):
@@ -254,9 +254,9 @@ def test_a_file_that_is_no_text(file):
 def test_rows_that_are_none(file):
     """Sealed, so that the hash is right: what a stranger may have written."""
     times = [math.nan, math.inf, -1.0, 10 ** 400, "1e999", None, []]
-    more = [{HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": time}, "refused": {}}}} for time in times]
-    for rows in (*more, {HERE: {"k": {}}}, {HERE: {"k": {"kernel": "", "way": "", "microseconds": {"a": "b"}, "refused": {}}}}, {HERE: 3}):
-        file.write_text(json.dumps({"hloc_tuning": 1, "measured": rows, "sha256": tuning._seal(rows)}))
+    more = [{HERE: {"k": {"kernel": "", "variant": "", "microseconds": {"a": time}, "refused": {}}}} for time in times]
+    for rows in (*more, {HERE: {"k": {}}}, {HERE: {"k": {"kernel": "", "variant": "", "microseconds": {"a": "b"}, "refused": {}}}}, {HERE: 3}):
+        file.write_text(json.dumps({"hloc_tuning": 2, "measured": rows, "sha256": tuning._seal(rows)}))
         with pytest.raises(RunError, match="not a whole tuning file"):
             compiled(file)
 
@@ -264,7 +264,7 @@ def test_rows_that_are_none(file):
 def test_a_way_that_hloc_does_not_know(file):
     row = tuning.Measured("gemm", "7x7; rm", {"7x7; rm": 1.0})
     tuning.write(file, tuning.Tuning({HERE: {tuning.key_of(tile_of(SMALL)): row}}))
-    with pytest.raises(RunError, match="the algorithm '7x7; rm' of gemm f32 40x40x40 is unknown"):
+    with pytest.raises(RunError, match="the variant '7x7; rm' of gemm f32 40x40x40 is unknown"):
         compiled(file)
 
 

@@ -25,7 +25,7 @@ from hloc.targets.cuda.compiler import compile_cuda, nvrtc_version
 from hloc.targets.cuda.gpus import gpu_named
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles.source import CUDNN, LIBRARY, tile_source, ways
+from hloc.targets.cuda.tiles.source import CUDNN, LIBRARY, tile_source, variants
 
 compiled = pytest.mark.skipif(nvrtc_version() is None, reason="NVRTC is not installed")
 
@@ -64,16 +64,16 @@ def sources_of_file(path, gpu):
 
 
 def kernels_of(texts: list[str], arch: str) -> str:
-    """CUDA C of all modules' templates: for sm_90a in each of their ways, but for the number of pieces."""
+    """CUDA C of all modules' templates: for sm_90a in each of their variants, but for the number of pieces."""
     gpu = gpu_named(arch)
     target, found = cuda_target(gpu), []
     for text in texts:
         program = api.plan(api.optimize(api.load(text), target), target)
         for kernel in program.kernels:
             if isinstance(kernel, Tile):
-                own = [w for w in ways(kernel, gpu) if "splits" not in w and w not in (LIBRARY, CUDNN)] or [""]
-                found += [(kernel, way) for way in own[:None if arch == "sm_90a" else 1]]
-    kernels = [tile_source(kernel, f"k{n}", gpu, way).text for n, (kernel, way) in enumerate(found)]
+                own = [w for w in variants(kernel, gpu) if "splits" not in w and w not in (LIBRARY, CUDNN)] or [""]
+                found += [(kernel, variant) for variant in own[:None if arch == "sm_90a" else 1]]
+    kernels = [tile_source(kernel, f"k{n}", gpu, variant).text for n, (kernel, variant) in enumerate(found)]
     return dataclasses.replace(make_sources(program, gpu), kernels=tuple(kernels)).single_file()
 
 
@@ -105,7 +105,7 @@ PLANTED = {
                         "fetch(long k0) {\n    next = k0;\n    if constexpr (Source::AHEAD)"),
                        ("read(i, k0), stored)", "read(i, next), stored)")),
     "what a step has read": (dot("f32", "f32", "", EVEN), ("held[i] = typename Source::Held();", ";")),
-    "what is kept of a row": (MODULES["softmax"], ("kept0[6] = {};", "kept0[6];")),
+    "what is kept of a row": (MODULES["softmax"], ("cached0[6] = {};", "cached0[6];")),
     "a group's rows": (ragged("s8", "s32", k=90, n=65), (": row(0), column(0), end(0), found(false)", ": found(false)")),
 }
 

@@ -24,13 +24,13 @@ from hloc.targets.cuda.resources import resources
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.patches import Patch, patch_of
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 
 H100 = GPUS["h100"]
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
-GROUPED, BULK = "stages, wgmma", "stages, wgmma, bulk copies"           # how the labels of these ways end
+GROUPED, BULK = "stages, wgmma", "stages, wgmma, bulk copies"           # how the labels of these variants end
 
 
 def product(types: tuple[str, str, str], sizes: tuple[int, int, int], contracting=(1, 0), batch: str = "") -> str:
@@ -56,14 +56,14 @@ def products(cases, sizes: tuple[int, int, int], batch: str = "") -> str:
                       "}"]) + "\n"
 
 
-def grouped(text: str, way: str, gpu=H100, tile: str = "128x256"):
-    """All products in one way. way: the end of its label; tile: how that begins."""
+def grouped(text: str, variant: str, gpu=H100, tile: str = "128x256"):
+    """All products in one variant. variant: the end of its label; tile: how that begins."""
     target = cuda_target(gpu)
     program = api.plan(api.optimize(api.load(text), target), target)
-    found = [[w for w in ways(kernel, gpu) if w.endswith(way) and w.startswith(f"{tile}x")]
+    found = [[w for w in variants(kernel, gpu) if w.endswith(variant) and w.startswith(f"{tile}x")]
              for kernel in program.kernels]
     sources = make_sources(program, gpu, [label for (label,) in found])
-    assert sources.readable().count("hloc_tile_bulk<" if "bulk" in way else "hloc_tile_warpgroup<") == len(found)
+    assert sources.readable().count("hloc_tile_bulk<" if "bulk" in variant else "hloc_tile_warpgroup<") == len(found)
     return sources
 
 
@@ -87,23 +87,23 @@ BYTES = [(S8, (1, 1)), (("f32", "f32", "f32"), (1, 1)), *(((a, b, "f32"), (1, 1)
 
 
 @emulated
-@pytest.mark.parametrize("way", [GROUPED, BULK])
+@pytest.mark.parametrize("variant", [GROUPED, BULK])
 @pytest.mark.parametrize("cases", [WORDS, BYTES], ids=["words", "bytes"])
-def test_warpgroups(cases, way, monkeypatch):
+def test_warpgroups(cases, variant, monkeypatch):
     """Operands along the depth and across it: descriptors, swizzles, fences and waits, decoded as the manual says."""
-    sources = grouped(products(cases, (80, 208, 48)), way)
+    sources = grouped(products(cases, (80, 208, 48)), variant)
     arrays = inputs(sources)
     for i, result in enumerate(emulate(sources, arrays, monkeypatch, checked=True)):
         np.testing.assert_array_equal(result, expected(*arrays[2 * i:][:2], cases[i][1]), err_msg=str(cases[i]))
 
 
 @emulated
-@pytest.mark.parametrize("way", [GROUPED, BULK])
+@pytest.mark.parametrize("variant", [GROUPED, BULK])
 @pytest.mark.parametrize("tile", ["128x128", "64x256", "64x128", "64x64"])
-def test_tiles(tile, way, monkeypatch):
+def test_tiles(tile, variant, monkeypatch):
     """Fewer rows: one group of warps; fewer columns: shorter instructions."""
     cases = [WORDS[0], WORDS[3]]
-    sources = grouped(products(cases, (72, 136, 80)), way, tile=tile)
+    sources = grouped(products(cases, (72, 136, 80)), variant, tile=tile)
     arrays = inputs(sources)
     for i, result in enumerate(emulate(sources, arrays, monkeypatch, checked=True, backwards=True)):
         np.testing.assert_array_equal(result, expected(*arrays[2 * i:][:2], cases[i][1]), err_msg=str(cases[i]))
@@ -141,15 +141,15 @@ ENTRY e {{ x = bf16[2,6,6,64] parameter(0)  w = bf16[{window},64,72] parameter(1
 
 
 @emulated
-@pytest.mark.parametrize("window, how, out, way", [
+@pytest.mark.parametrize("window, how, out, variant", [
     ("1,1", "1x1", "2,6,6", BULK), ("1,1", "1x1", "2,6,6", GROUPED), ("3,3", "3x3 pad=1_1x1_1", "2,6,6", GROUPED),
     ("1,1", "1x1 stride=2x2", "2,3,3", GROUPED)])
-def test_convolutions(window, how, out, way, monkeypatch):
+def test_convolutions(window, how, out, variant, monkeypatch):
     """Windows of one point each are products, which the bulk copy engine can read; bias and ReLU are in the kernel."""
     text = CONVOLUTION.format(window=window, how=how, out=out)
-    sources = grouped(text, way, tile="64x128")
+    sources = grouped(text, variant, tile="64x128")
     (kernel,) = sources.program.kernels
-    assert any("bulk" in w for w in ways(kernel, H100)) == (how == "1x1")
+    assert any("bulk" in w for w in variants(kernel, H100)) == (how == "1x1")
     arrays = inputs(sources)
     (result,) = emulate(sources, arrays, monkeypatch, checked=True)
     (right,) = Evaluator(api.load(text)).run(arrays)
@@ -188,8 +188,8 @@ PATCHED = [Patched("3,6,7,128", "3,3,128,72", "3,6,7,72", "3x3 pad=1_1x1_1"),
 
 
 def patched(case: Patched, tile: str = "64x128"):
-    case, way = (case._replace(type="bf16"), f"{BULK}, 2 splits") if "splits" in case.type else (case, BULK)
-    sources = grouped(case.text, way, tile=tile)
+    case, variant = (case._replace(type="bf16"), f"{BULK}, 2 splits") if "splits" in case.type else (case, BULK)
+    sources = grouped(case.text, variant, tile=tile)
     assert "hloc_conv<" in sources.readable() and "hloc_patch_rest<" in sources.readable()
     return case.text, sources
 
@@ -214,7 +214,7 @@ def test_patches_fill_tiles():
     assert patch(1, 512, 512, 128) == Patch(128, 1, 1) and patch(1, 8, 512, 128, 4) == Patch(64, 2, 1)
     def labels(text: str) -> list[str]:
         target = cuda_target(H100)
-        return ways(api.plan(api.optimize(api.load(text), target), target).kernels[0], H100)
+        return variants(api.plan(api.optimize(api.load(text), target), target).kernels[0], H100)
     good = PATCHED[0]
     assert any("bulk" in w for w in labels(good.text))
     for other in (good._replace(x="2,6,6,128", y="2,6,6,72"), good._replace(x="3,6,7,72", w="3,3,72,72"),
@@ -225,9 +225,9 @@ def test_patches_fill_tiles():
 
 # -- planted faults ----------------------------------------------------------------------------------------------------
 
-def check_fault(way: str, place: str, wrong: str, told: str, monkeypatch) -> None:
+def check_fault(variant: str, place: str, wrong: str, told: str, monkeypatch) -> None:
     """What is left out, or described wrongly, shows: the checker tells it, or the numbers are wrong."""
-    sources = grouped(product(BF16, (128, 448, 256)), way)
+    sources = grouped(product(BF16, (128, 448, 256)), variant)
     text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
     assert place in text
     driver.install(monkeypatch)
@@ -302,11 +302,11 @@ def test_faults_of_patches(place, wrong, told, monkeypatch):
 # -- machine code, tensor maps -----------------------------------------------------------------------------------------
 
 @compiled
-@pytest.mark.parametrize("way, instructions", [(GROUPED, [b"cp.async.cg"]), (BULK, [b"cp.async.bulk.tensor.4d", b"mbarrier"])])
+@pytest.mark.parametrize("variant, instructions", [(GROUPED, [b"cp.async.cg"]), (BULK, [b"cp.async.bulk.tensor.4d", b"mbarrier"])])
 @pytest.mark.parametrize("tile", ["128x256", "64x128"])
-def test_instructions_of_the_hardware(tile, way, instructions):
+def test_instructions_of_the_hardware(tile, variant, instructions):
     """The machine code is made of wgmma, begun one after the other without a wait, and spills nothing."""
-    sources = grouped(products([WORDS[0], *BYTES[:3]], (4096, 4096, 4096)), way, tile=tile)
+    sources = grouped(products([WORDS[0], *BYTES[:3]], (4096, 4096, 4096)), variant, tile=tile)
     for found in resources(sources.single_file(), "sm_90a").values():
         assert found.spill_stores == found.spill_loads == 0
     assert all(g.shared <= H100.shared_bytes for g in sources.geometry)
@@ -317,9 +317,9 @@ def test_instructions_of_the_hardware(tile, way, instructions):
 
 
 def chosen(text: str, gpu) -> list[str]:
-    """The cost model's way for each kernel."""
+    """The cost model's variant for each kernel."""
     target = cuda_target(gpu)
-    return [ways(k, gpu)[0] for k in api.plan(api.optimize(api.load(text), target), target).kernels]
+    return [variants(k, gpu)[0] for k in api.plan(api.optimize(api.load(text), target), target).kernels]
 
 
 @pytest.mark.parametrize("types, sizes, first", [
@@ -377,7 +377,7 @@ def test_only_what_tensor_maps_bear():
     """Other GPUs have none of it; operands that must be read element by element neither."""
     def labels(gpu, sizes):
         target = cuda_target(gpu)
-        return ways(api.plan(api.optimize(api.load(product(BF16, sizes)), target), target).kernels[0], gpu)
+        return variants(api.plan(api.optimize(api.load(product(BF16, sizes)), target), target).kernels[0], gpu)
     assert any("bulk" in w for w in labels(H100, (64, 64, 64)))
     assert not any("wgmma" in w for w in labels(GPUS["b200"], (64, 64, 64)) + labels(GPUS["a100"], (64, 64, 64))
                    + labels(H100, (64, 65, 64)))

@@ -16,7 +16,7 @@ import pytest
 from hloc.api import compile_for_devices
 from hloc.cli.main import cli
 from hloc.errors import UnsupportedError
-from hloc.evaluate.simulate import evaluate_devices, run_together, simulated_devices
+from hloc.evaluate.simulate import evaluate_devices, run_concurrently, simulated_devices
 from hloc.inputs import check_arrays, entry_parameters, random_arrays
 from hloc.text import parse_module
 
@@ -39,7 +39,7 @@ def test_compiled_collectives_give_what_the_evaluator_gives(example, case):
     devices = simulated_devices(module, len(case.outputs))
     executables = compile_for_devices(module, devices, "cpu")
     inputs = [check_arrays(e.parameters, case.inputs.get(d.number, [])) for e, d in zip(executables, devices)]
-    results = run_together(devices, [lambda e=e, i=i: e(*i) for e, i in zip(executables, inputs)])
+    results = run_concurrently(devices, [lambda e=e, i=i: e(*i) for e, i in zip(executables, inputs)])
     for number, want in case.outputs.items():
         for got, wanted in zip(results[number], want, strict=True):
             assert examples.difference(got, wanted, example.tolerance) == "", f"device {number}"
@@ -186,7 +186,7 @@ def test_members_share_the_work_of_a_reduction(count, opcode, type):
     executables = compile_for_devices(module, devices, "cpu")
     for _ in range(2):
         for results in (evaluate_devices(module, inputs),
-                        run_together(devices, [lambda e=e, i=i: e(*i) for e, i in zip(executables, inputs)])):
+                        run_concurrently(devices, [lambda e=e, i=i: e(*i) for e, i in zip(executables, inputs)])):
             for number, (total, part) in enumerate(results):
                 assert total.tobytes() == wanted[0].tobytes()
                 assert part.tobytes() == wanted[1][number:number + 1].tobytes()

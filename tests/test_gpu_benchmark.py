@@ -148,7 +148,7 @@ def fake(gpu, monkeypatch, tmp_path, body: str) -> None:
 def test_time_limit_keeps_what_was_measured(gpu, monkeypatch, tmp_path):
     fake(gpu, monkeypatch, tmp_path, "import time\nprint('{\"section\": \"x\", \"what\": \"a\", \"value\": 1}', flush=True)\n"
          "time.sleep(60)\n")
-    rows = gpu.section_apart("x", False, 2)
+    rows = gpu.section_in_process("x", False, 2)
     assert rows == [{"section": "x", "what": "a", "value": 1},
                     {"section": "x", "what": "the rest of x", "missing": "time limit of 2 s"}]
 
@@ -158,7 +158,7 @@ def test_time_limit_ends_what_the_section_has_started(gpu, monkeypatch, tmp_path
     fake(gpu, monkeypatch, tmp_path, "import json, subprocess, sys, time\n"
          "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
          "print(json.dumps({'section': 'x', 'what': 'a', 'value': child.pid}), flush=True)\ntime.sleep(60)\n")
-    first, _ = gpu.section_apart("x", False, 2)
+    first, _ = gpu.section_in_process("x", False, 2)
     stat = Path(f"/proc/{first['value']}/stat")
     for _ in range(50):
         if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
@@ -169,12 +169,12 @@ def test_time_limit_ends_what_the_section_has_started(gpu, monkeypatch, tmp_path
 
 def test_crash_is_told(gpu, monkeypatch, tmp_path):
     fake(gpu, monkeypatch, tmp_path, "print('noise')\nraise SystemError('the device is gone')\n")
-    (row,) = gpu.section_apart("x", False, 30)
+    (row,) = gpu.section_in_process("x", False, 30)
     assert row["missing"] == "exit code 1: SystemError: the device is gone"
 
 
 def test_wrong_results_fail(gpu, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "section_apart", lambda name, emulated, limit: [
+    monkeypatch.setattr(gpu, "section_in_process", lambda name, emulated, limit: [
         {"section": name, "what": "a | b", "value": "1 of 2 wrong", "wrong": True, "note": "k:\nall"}])
     monkeypatch.setattr(sys, "argv", ["gpu.py", "ops", "--emulated", "--output", str(tmp_path / "o")])
     from cuda_emulation import driver
@@ -192,7 +192,7 @@ def test_results_are_written_after_each_section(gpu, monkeypatch, tmp_path):
         if name == "ops":
             assert [r["what"] for r in json.loads((tmp_path / "o.json").read_text())["rows"]] == ["of launches"]
         return [{"section": name, "what": f"of {name}", "value": 1}]
-    monkeypatch.setattr(gpu, "section_apart", section)
+    monkeypatch.setattr(gpu, "section_in_process", section)
     facts = {"device": "a device", "emulated": False, "date": "today", "driver": "13.0", "compiler": "13.0"}
     assert len(gpu.measured(["launches", "ops"], facts, tmp_path / "o")) == 2
     assert list(json.loads((tmp_path / "o.json").read_text())["section_seconds"]) == ["launches", "ops"]
@@ -228,7 +228,7 @@ def test_what_was_once_wrong(gpu, monkeypatch):
     machine = GPUS["h200"]
     found = once_wrong.sets(SimpleNamespace(emulated=False, machine=machine))
     made = {what: make() for what, make in found.items()}
-    text = {what: "".join(make_sources(m.program, machine, m.ways).kernels) for what, m in made.items()}
+    text = {what: "".join(make_sources(m.program, machine, m.variants).kernels) for what, m in made.items()}
     for name in once_wrong.TYPES:
         own = text[f"products of {name}"]
         assert all(f" K = {depth}, BATCHES = 1" in own for depth in once_wrong.DEPTHS), name

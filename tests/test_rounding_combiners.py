@@ -11,7 +11,7 @@ import hloc
 from hloc import api
 from hloc.api import compile_for_devices
 from hloc.evaluate import evaluate
-from hloc.evaluate.simulate import evaluate_devices, run_together, simulated_devices
+from hloc.evaluate.simulate import evaluate_devices, run_concurrently, simulated_devices
 from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
 from hloc.targets.cuda.gpus import GPUS
@@ -139,7 +139,7 @@ def test_several_devices(name: str, target: str) -> None:
     else:
         devices = simulated_devices(module, 4)
         executables = compile_for_devices(module, devices, target)
-        results = run_together(devices, [lambda e=e, a=a: e(a) for e, a in zip(executables, arrays)])
+        results = run_concurrently(devices, [lambda e=e, a=a: e(a) for e, a in zip(executables, arrays)])
     total = combined(name, arrays)
     for n, (everyone, pairs, alone, part) in enumerate(results):
         for got, want in ((everyone, total), (pairs, combined(name, arrays[n % 2::2])), (alone, arrays[n]),

@@ -341,7 +341,7 @@ def test_small_kernels_run_side_by_side_where_none_needs_another(chained, monkey
     options = hloc.Options(passes={"fusion": "off"})
     program = compiled(text, options=options)
     arrays = [np.linspace(0, 3, 3000 + 8 * i, dtype=np.float32) for i in range(30)]
-    assert ("hloc_launch_together(" in program.source) == (not chained)
+    assert ("hloc_launch_concurrently(" in program.source) == (not chained)
     expected = hloc.compile(text, target="reference")(*arrays)
     for got, want in zip(program(*arrays), expected):
         np.testing.assert_allclose(got, want, atol=1e-4)

@@ -3,7 +3,7 @@ import numpy as np
 
 from hloc.evaluate import evaluate
 from hloc.text import parse_module
-from hloc.tools.stability import shaken_results
+from hloc.tools.stability import perturbed_results
 
 SUM = """add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
 ENTRY e { x = f32[64] parameter(0)  z = f32[] constant(0)
@@ -11,7 +11,7 @@ ENTRY e { x = f32[64] parameter(0)  z = f32[] constant(0)
 
 
 def moved(module, *arrays) -> float:
-    (exact,), (shaken,) = evaluate(module, arrays), shaken_results(module, arrays)
+    (exact,), (shaken,) = evaluate(module, arrays), perturbed_results(module, arrays)
     return float(np.abs(shaken.astype(np.float64) - exact).max())
 
 

@@ -1,6 +1,7 @@
 """The house rules that a reader relies on: imports go one way, optional packages stay in their adapters."""
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -172,3 +173,32 @@ def test_lines_of_c_and_cuda_fit_a_page():
     long = [f"{path.relative_to(PACKAGE)}:{number}" for suffix in ("h", "c", "cuh") for path in PACKAGE.rglob(f"*.{suffix}")
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 120]
     assert long == []
+
+
+# Words that a compiler engineer does not know in these senses, and what is said for them.
+COINAGES = {"routine": "library kernel", "turned": "transposed", "turning": "transposing", "way": "algorithm or variant",
+            "apart": "fission, disjoint, separate", "rests": "tail or remainder", "beside": "adjacent",
+            "together": "batched, concurrent, joined", "dealt": "distributed", "told": "reported", "kept_rows": "cache_read",
+            "flat_rows": "collapsed loops"}
+
+
+def test_names_are_the_fields():
+    """Names of files, classes, functions of modules and methods, options, and C functions and macros. LAPACK's own
+    word for its functions is routine."""
+    names: set[tuple[str, str]] = set()
+    for path in (*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.[ch]"), *PACKAGE.rglob("*.cuh")):
+        place = path.relative_to(PACKAGE).as_posix()
+        if "lapack" in place:
+            continue
+        text = path.read_text(encoding="utf-8")
+        names |= {(place, part) for part in path.relative_to(PACKAGE).with_suffix("").parts}
+        if path.suffix == ".py":
+            names |= {(place, node.name) for node in ast.walk(ast.parse(text))
+                      if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+            names |= {(place, option) for option in re.findall(r'"--([a-z-]+)"', text)}
+        else:
+            names |= {(place, name) for name in re.findall(r"\bhloc_\w+", text, re.IGNORECASE)}
+    words = re.compile("|".join(rf"(?<![a-z]){coinage}s?(?![a-z])" for coinage in COINAGES))
+    wrong = [f"{place}: {name}" for place, name in sorted(names)
+             if words.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) and "LAPACK" not in name]
+    assert not wrong, f"{', '.join(wrong)}: say {COINAGES}"

@@ -10,7 +10,7 @@ from lark import Lark
 
 from hloc import patterns
 from hloc.errors import Source
-from hloc.text import ahead, grammar, tables
+from hloc.text import generated_tables, grammar, tables
 from hloc.text.lexer import StateLexer
 
 TEXT = "HloModule m\nENTRY e { p = f32[2]{0} parameter(0) ROOT n = f32[2]{0} negate(p), metadata={op_name=\"x\"} }"
@@ -38,8 +38,8 @@ def test_the_tables_beside_the_grammar_are_its_own():
         pytest.skip(f"the tables are of Lark {made_with}, here is {lark.__version__}")
     own = tables.key_of(file.read_text(encoding="utf-8"), grammar.START)
     assert f"{key} of Lark {made_with}" == own, "the grammar has changed: make tables"
-    listed = json.loads(ahead.patterns_file(file).read_text(encoding="utf-8"))
-    assert [tuple(p) for p in listed] == ahead.own_patterns(), "the grammar has changed: make tables"
+    listed = json.loads(generated_tables.patterns_file(file).read_text(encoding="utf-8"))
+    assert [tuple(p) for p in listed] == generated_tables.own_patterns(), "the grammar has changed: make tables"
 
 
 def test_restored_tables_parse_the_same(alone, tmp_path, monkeypatch):
@@ -88,7 +88,7 @@ def test_restored_patterns_are_those_that_re_compiles(text, tmp_path, monkeypatc
 
 def test_installed_patterns_are_those_that_re_compiles(tmp_path, monkeypatch):
     installed = tmp_path / "patterns.json"
-    count = patterns.install(ahead.patterns_file(grammar.grammar_file()), installed)
+    count = patterns.install(generated_tables.patterns_file(grammar.grammar_file()), installed)
     if sys.implementation.name != "cpython" or sys.version_info < (3, 11):
         assert count == 0
         return
@@ -98,8 +98,8 @@ def test_installed_patterns_are_those_that_re_compiles(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(re, "compile", lambda *_: pytest.fail("compiled again"))
         patched.setattr(patterns, "code", lambda *_: pytest.fail("compiled again"))
-        taken = [patterns.compiled(*p) for p in ahead.own_patterns()]
-    assert taken == [re.compile(*p) for p in ahead.own_patterns()]
+        taken = [patterns.compiled(*p) for p in generated_tables.own_patterns()]
+    assert taken == [re.compile(*p) for p in generated_tables.own_patterns()]
     installed.write_text("another Python\n{}", encoding="utf-8")
     patterns._installed.cache_clear()
     assert patterns._installed() == {}

@@ -25,7 +25,7 @@ from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.execution import runtime
-from hloc.targets.cuda.execution.tuning import chosen_ways
+from hloc.targets.cuda.execution.tuning import chosen_variants
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import DEVICE, make_sources
 from hloc.targets.cuda.target import cuda_target
@@ -77,15 +77,15 @@ class Device:
         target = cuda_target(self.machine)
         options = api.Options(passes={} if fusion == "on" else {"fusion": fusion})
         planned = api.plan(api.optimize(api.load(text), target, options), target)
-        return self.built(planned, chosen_ways(planned.kernels, self.machine, tuning) if tuning else ())
+        return self.built(planned, chosen_variants(planned.kernels, self.machine, tuning) if tuning else ())
 
     def loaded(self, program: Program, arrays: Iterable[np.ndarray] | None = None) -> runtime.CudaBackend:
         """A planned program, compiled and loaded."""
         return self.started(self.built(program), arrays)
 
-    def built(self, program: Program, ways: Sequence[str] = ()) -> Container:
+    def built(self, program: Program, variants: Sequence[str] = ()) -> Container:
         """A planned program as a container."""
-        sources = make_sources(program, self.machine, ways)
+        sources = make_sources(program, self.machine, variants)
         image = self.build(sources) if self.emulated else cubin(sources, self.machine, api.Options())
         program = sources.program
         return Container(program.name, self.machine.arch, image, sources.geometry, program.steps, program.parameters,

@@ -17,8 +17,8 @@ MISSING = "not measured"
 
 class Goal(NamedTuple):
     """section, row: whose figures count: rows whose names start so; against: the name of a comparison, "" for the value
-    itself; least: at least so much, else at most; of: "" where all rows must reach it, "best" where one must (ways of
-    the same kernel, in section warpgroups too), "mean" for a geometric mean."""
+    itself; least: at least so much, else at most; of: "" where all rows must reach it, "best" where one must (variants
+    of the same kernel, in section warpgroups too), "mean" for a geometric mean."""
 
     what: str
     section: str

@@ -32,7 +32,7 @@ from hloc.inputs import check_arrays
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Program
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.tiles.source import CUDNN, LIBRARY, ways
+from hloc.targets.cuda.tiles.source import CUDNN, LIBRARY, variants
 
 COMMAND = (sys.executable, str(ROOT / "benchmarks" / "gpu.py"))
 SECONDS = 55                            # of the compilation of one set
@@ -80,10 +80,10 @@ class Product(NamedTuple):
 
 
 class Made(NamedTuple):
-    """One program: the way of each kernel, its parameters, and what must come out, by name."""
+    """One program: the variant of each kernel, its parameters, and what must come out, by name."""
 
     program: Program
-    ways: list[str]
+    variants: list[str]
     arrays: list[np.ndarray]
     expected: list[tuple[str, np.ndarray]]
 
@@ -103,7 +103,7 @@ def row(device, what: str, make: Callable[[], Made]) -> dict:
     from kernel_harness import compare
     try:
         made, wrong = make(), []
-        backend = device.started(device.built(made.program, made.ways), made.arrays)
+        backend = device.started(device.built(made.program, made.variants), made.arrays)
         backend.run()
         for (name, expected), result in zip(made.expected, backend.fetch(), strict=True):
             try:
@@ -133,7 +133,7 @@ def compiled(what: str) -> str:
 def compile_one(device, what: str) -> None:
     """What that process does."""
     made = sets(device)[what]()
-    device.built(made.program, made.ways)
+    device.built(made.program, made.variants)
 
 
 # -- the sets ----------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def kernels(machine, cases: Callable[[], list], chosen: int | None = None) -> Ma
     program = program_of(found)
     labels, turns = [""] * len(program.kernels), Counter()
     for n in range(len(labels) if chosen is None else chosen, len(labels)):
-        own = tuple(w for w in ways(program.kernels[n], machine) if w not in (LIBRARY, CUDNN))
+        own = tuple(w for w in variants(program.kernels[n], machine) if w not in (LIBRARY, CUDNN))
         labels[n] = own[turns[own] % len(own)]
         turns[own] += 1
     arrays = [np.ascontiguousarray(a) for case in found for operand in case.operands for a in operand]

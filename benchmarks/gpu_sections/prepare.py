@@ -1,5 +1,5 @@
 """All whole programs, compiled side by side before anything is measured: each in a process of its own. XLA compiles
-them meanwhile, one after the other: it tries its ways on the GPU, which nothing else uses by now."""
+them meanwhile, one after the other: it tries its variants on the GPU, which nothing else uses by now."""
 from __future__ import annotations
 
 import os

@@ -1,5 +1,5 @@
-"""What a tuning file gains: every way of a few products and a convolution measured, the fastest right one against the
-cost model's."""
+"""What a tuning file gains: every variant of a few products and a convolution measured, the fastest right one against
+the cost model's."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from hloc import api
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda import compiler, target
 from hloc.targets.cuda.execution import measure
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 
 CONVOLUTION = """HloModule m
 ENTRY e {{ x = {t}[{n},{s},{s},{c}] parameter(0)  w = {t}[3,3,{c},{c}] parameter(1)
@@ -35,13 +35,13 @@ def rows(device) -> Iterator[dict]:
     for what, text, operations in cases(device):
         own = target.cuda_target(device.machine)
         tile = next(k for k in api.plan(api.optimize(api.load(text), own), own).kernels if isinstance(k, Tile))
-        names = [w for w in ways(tile, device.machine) if "wgmma" not in w]     # section warpgroups tries these
+        names = [w for w in variants(tile, device.machine) if "wgmma" not in w]     # section warpgroups tries these
         found, first = measure.measure(tile, device.machine, names), names[0]
-        best = found.microseconds[found.way]
+        best = found.microseconds[found.variant]
         order = sorted(found.microseconds, key=found.microseconds.get)
-        all_ways = ", ".join(f"{way} {found.microseconds[way]:,.1f} us" for way in order)
-        refused = "; ".join(f"{way}: {why}" for way, why in found.refused.items())
+        all_variants = ", ".join(f"{variant} {found.microseconds[variant]:,.1f} us" for variant in order)
+        refused = "; ".join(f"{variant}: {why}" for variant, why in found.refused.items())
         yield {"what": what, "value": operations / best / 1e6, "unit": "TFLOP/s",
                "compared": {"the cost model's time, without wgmma": best / found.microseconds[first]},
-               "note": all_ways + (f"; refused: {refused}" if refused else ""),
+               "note": all_variants + (f"; refused: {refused}" if refused else ""),
                **({"wrong": True} if "its results are not" in refused else {})}

@@ -1,4 +1,4 @@
-"""wgmma and the bulk copy engine: products and attention in ways that only sm_90a has, against the best other one.
+"""wgmma and the bulk copy engine: products and attention in variants that only sm_90a has, against the best other one.
 
 No device had run them when they were written: each is tried in a process of its own, so that one that hangs or faults
 takes nothing else with it.
@@ -17,12 +17,12 @@ from hloc import api
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda import compiler, target
 from hloc.targets.cuda.execution import measure
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 
 SECONDS = 10                            # of one way
 BULK = "wgmma, bulk copies"
 LARGE = "cuBLASLt's bf16 product of 8192 cubed"
-# type, or attention, or convolution; how the way's label begins, and ends
+# type, or attention, or convolution; how the variant's label begins, and ends
 CASES = (("bf16", "128x256", BULK), ("attention", "128 queries, 128 keys", BULK), ("f16", "128x256", "wgmma"),
          ("convolution", "128x256", BULK), ("f8e4m3fn", "128x256", BULK), ("tf32", "128x256", BULK))
 # Both operands along the depth, as bytes must be
@@ -83,7 +83,7 @@ def measured(device, kind: str, first: str, last: str) -> dict:
     what, text, operations = problem(device, kind, first, last)
     program = api.plan(api.optimize(api.load(text), own), own)
     tile = next(k for k in program.kernels if isinstance(k, Tile))
-    names = ways(tile, device.machine)
+    names = variants(tile, device.machine)
     label = next(w for w in names if w.startswith(first) and w.endswith(last))
     plain = next(w for w in names if "wgmma" not in w)
     found = measure.measure(tile, device.machine, [plain, label])

@@ -382,12 +382,12 @@ def tail_of(attention: Attention, readers: dict[Instruction, list[Instruction]],
             return None
         found.append(node)
         chain.append(node)
-        if node.opcode not in RESHAPES and lies_by_strides(chain):
+        if node.opcode not in RESHAPES and is_strided(chain):
             kept = len(found)
     return found[:kept] if divided else None
 
 
-def lies_by_strides(chain: list[Instruction]) -> bool:
+def is_strided(chain: list[Instruction]) -> bool:
     """Whether each dimension of the first of a chain of views has one stride in the last one's memory."""
     walk = walk_of(chain[-1].shape.dimensions)
     for node, before in zip(reversed(chain), reversed(chain[:-1])):

@@ -24,8 +24,8 @@ from hloc.analysis.attention import (
     contracting,
     free,
     free_of_side,
+    is_strided,
     joined,
-    lies_by_strides,
     reshaped,
     side_of,
     walks_of,
@@ -193,7 +193,7 @@ def tail_behind(dot: Instruction, readers: dict[Instruction, list[Instruction]],
         if node.opcode not in RENAMES or node.shape.element_type not in OPERAND_TYPES:
             break
         found.append(node)
-        if node.opcode not in RESHAPES and lies_by_strides([dot, *found]):
+        if node.opcode not in RESHAPES and is_strided([dot, *found]):
             kept = len(found)
     return found[:kept]
 

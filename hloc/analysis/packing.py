@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 ALIGNMENT = 64                                  # bytes
-LEAST_HOST, LEAST_GUEST = 1 << 16, 1 << 12      # bytes of results that lend their memory, and of arrays that use it
+LEAST_HOST, LEAST_GUEST = 1 << 16, 1 << 12      # bytes of results whose memory arrays use before, and of those arrays
 MOST_LENT = 1 << 17                             # examined pairs of such results and groups
 
 
 class Array(Protocol):
-    """The input of `lend` and of the packing algorithms: a size and a live range."""
+    """The input of `reuse_result_memory` and of the packing algorithms: a size and a live range."""
 
     @property
     def size(self) -> int: ...
@@ -43,7 +43,7 @@ def align(size: int) -> int:
     return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
 
 
-def lend(results: Sequence[Array], arrays: Sequence[Array]) -> dict[int, tuple[int, int]]:
+def reuse_result_memory(results: Sequence[Array], arrays: Sequence[Array]) -> dict[int, tuple[int, int]]:
     """Place large arrays in the memory of results that are written after their live range: number of the array ->
     (number of the result, offset). The largest first, each into the smallest result with enough room."""
     hosts = sorted((n for n, r in enumerate(results) if r.size >= LEAST_HOST), key=lambda n: results[n].size)

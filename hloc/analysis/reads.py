@@ -200,7 +200,7 @@ def reads_own_position(instruction: Instruction, slot: int) -> bool:
     return instruction.opcode == "copy" or instruction.opcode in RESHAPES or is_elementwise(instruction)
 
 
-def _is_taken_beside(root: Instruction, elements: int, computation: Computation) -> bool:
+def _is_indexed_by_root(root: Instruction, elements: int, computation: Computation) -> bool:
     """Whether a smaller result is a reduction of an array of `count` elements without other dependent results: then
     the kernel reads each element where it stores the others."""
     return root.opcode == "reduce" and len(root.operands) == 2 and root.operands[0].shape.num_elements == elements \
@@ -216,7 +216,7 @@ def own_position_parameters(computation: Computation) -> set[int]:
         return set()
     elements = max(r.shape.num_elements for r in roots)
     beside = [r for r in roots if r.shape.num_elements != elements]
-    if not all(_is_taken_beside(r, elements, computation) for r in beside) \
+    if not all(_is_indexed_by_root(r, elements, computation) for r in beside) \
             or len({(r.operands[0].shape.dimensions, r.get("dimensions")) for r in beside if r.operands}) > 1:
         return set()
     contexts = Contexts(elements)

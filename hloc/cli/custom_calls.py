@@ -36,7 +36,7 @@ def custom_call_table(given: tuple[str, ...]) -> dict[str, Callable]:
         if not (equals and colon and name and module and function):
             raise UsageError(f"--custom-call {text!r}: write NAME=MODULE:FUNCTION, as in gelu=my:gelu or "
                              "gelu=./my.py:gelu")
-        table[name] = _told_as_the_users(name, _function(text, module, function))
+        table[name] = _reported_as_the_users(name, _function(text, module, function))
     return table
 
 
@@ -46,7 +46,7 @@ def _function(text: str, module: str, name: str) -> Callable:
     except HlocError as error:
         raise UsageError(f"--custom-call {text!r}: {error.message}", hint=error.hint) from None
     except (Exception, SystemExit) as error:                   # raised by the user's module while it is imported
-        raise UsageError(f"--custom-call {text!r}: {_told(error)}") from error
+        raise UsageError(f"--custom-call {text!r}: {_reported(error)}") from error
     function = getattr(found, name, None)
     if not callable(function):
         what = "no function" if function is None else f"a {type(function).__name__}, not a function,"
@@ -84,7 +84,7 @@ def _search_also(folder: str) -> None:
         sys.path.append(folder)
 
 
-def _told_as_the_users(name: str, function: Callable) -> Callable:
+def _reported_as_the_users(name: str, function: Callable) -> Callable:
     @functools.wraps(function, assigned=("__name__", "__doc__"), updated=())
     def call(*operands):
         try:
@@ -92,12 +92,12 @@ def _told_as_the_users(name: str, function: Callable) -> Callable:
         except HlocError:
             raise
         except Exception as error:
-            raise RunError(f"custom call {name!r}: {_told(error)}") from error
+            raise RunError(f"custom call {name!r}: {_reported(error)}") from error
 
     return call
 
 
-def _told(error: BaseException) -> str:
+def _reported(error: BaseException) -> str:
     """The exception's type and text, then its traceback without the lines of hloc and importlib."""
     message = "".join(traceback.format_exception_only(type(error), error)).strip()[:MOST_MESSAGE]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(MACHINERY)]

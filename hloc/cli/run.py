@@ -234,11 +234,11 @@ def _with_arrays(exe: Executable, arrays_of: Callable, inputs: Sequence[str], fi
                  ) -> tuple[Executable, list[np.ndarray]]:
     """The executable with the arguments of --bind, and arrays for its other parameters. Generated arrays and
     those in the module's file are for all parameters: those of bound parameters are dropped."""
-    from hloc.inputs.files import made_up_rule
+    from hloc.inputs.files import generator_rule
     if not fixed:
         return exe, arrays_of(exe.parameters)
     free = [n for n in range(len(exe.parameters)) if n not in fixed]
-    if inputs and not made_up_rule(inputs[0]):
+    if inputs and not generator_rule(inputs[0]):
         return exe.bind(fixed), arrays_of([exe.parameters[n] for n in free])
     arrays = arrays_of(exe.parameters) if free else []
     return exe.bind(fixed), [arrays[n] for n in free]

@@ -120,7 +120,7 @@ def run_on_devices(module: Module, setting: Setting, target: str, options, input
     """Compile once, run on all at the same time. `{device}` in file names stands for the device's number; names without
     it are of whole arrays, where the module tells how these are divided."""
     from hloc.api import compile_for_devices
-    from hloc.evaluate.simulate import SimulatedDevice, run_together
+    from hloc.evaluate.simulate import SimulatedDevice, run_concurrently
     from hloc.inputs.files import write_outputs
     devices = setting.devices
     if output and MARK not in output and not _joins(setting, output):
@@ -134,7 +134,7 @@ def run_on_devices(module: Module, setting: Setting, target: str, options, input
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
     options.report("run")
     simulated = [device for device in devices if isinstance(device, SimulatedDevice)]
-    results = run_together(simulated, runs) if simulated else [run() for run in runs]
+    results = run_concurrently(simulated, runs) if simulated else [run() for run in runs]
     if output and MARK in output:
         for device, own in zip(devices, results):
             write_outputs(Path(output.replace(MARK, str(device.number))), own)

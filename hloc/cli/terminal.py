@@ -122,7 +122,7 @@ def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], l
     default = getattr(module, "default_inputs", None)
     wants_sensible = isinstance(module, Module) and (not inputs or inputs[0].startswith("sensible"))
     sensible = sensible_inputs(module) if wants_sensible else None
-    made_up = "sensible:0" if sensible else "random:0"
+    generated = "sensible:0" if sensible else "random:0"
 
     def read(parameters: Sequence[Named]) -> list[np.ndarray]:
         if inputs or not parameters:
@@ -130,8 +130,8 @@ def input_reader(inputs: Sequence[str], module) -> Callable[[Sequence[Named]], l
         if default is not None:
             tell("note: no --inputs given: using the arguments in the file")
             return list(default)
-        tell(f"note: no --inputs given: using {made_up}")
-        return read_inputs((made_up,), parameters, sensible)
+        tell(f"note: no --inputs given: using {generated}")
+        return read_inputs((generated,), parameters, sensible)
 
     return read
 

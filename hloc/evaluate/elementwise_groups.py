@@ -91,7 +91,7 @@ def parts_of(steps: Sequence[Any]) -> tuple[Group | tuple, ...] | None:
         if pending and _joins(step, pending):
             pending.append(step)
             targets.add(step.target)
-        elif pending and _is_beside(step.instruction) and targets.isdisjoint(step.sources):
+        elif pending and _is_small_or_view(step.instruction) and targets.isdisjoint(step.sources):
             runs.append([step])
         else:
             runs.append(pending)
@@ -114,7 +114,7 @@ def _is_large(instruction: Instruction) -> bool:
         all(o.shape.dimensions in (shape.dimensions, ()) for o in instruction.operands)
 
 
-def _is_beside(instruction: Instruction) -> bool:
+def _is_small_or_view(instruction: Instruction) -> bool:
     if instruction.opcode in VIEWS:
         return True
     return OPS[instruction.opcode].is_elementwise and instruction.shape.is_array and \

@@ -168,13 +168,13 @@ class LookAhead:
             return np.asarray(step.function(self.evaluator, instruction, *operands))
         wider = instruction.copy(shape=shape.with_dimensions((self.count, *shape.dimensions)))
         if elementwise:
-            operands = [self.beside(o, shape.rank) for o in operands]
+            operands = [self.broadcastable(o, shape.rank) for o in operands]
         else:
             operands = [self.spread(o) for o in operands]
             wider.attributes.update(SHIFTED[instruction.opcode](instruction, self.count))
         return Many(step.function(self.evaluator, wider, *operands))
 
-    def beside(self, value: Value, rank: int) -> np.ndarray:
+    def broadcastable(self, value: Value, rank: int) -> np.ndarray:
         """Reshape so that NumPy broadcasts it with arrays of `rank` dimensions after that of the steps."""
         if not isinstance(value, Many):
             return value

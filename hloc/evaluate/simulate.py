@@ -32,7 +32,7 @@ def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,
     devices = simulated_devices(module, len(inputs))
     runs = [partial(evaluate, module, arrays, custom_calls=custom_calls, device=device,
                     options=copy(options) if options else None) for device, arrays in zip(devices, inputs)]
-    return run_together(devices, runs)
+    return run_concurrently(devices, runs)
 
 
 def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
@@ -43,13 +43,13 @@ def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
     replicas, partitions = device_counts(module)
     if replicas * partitions != count:
         replicas, partitions = (1, count) if partitions > 1 else (count, 1)
-    meeting = _Meeting(count)
-    return [SimulatedDevice(meeting, *divmod(number, partitions), replicas, partitions) for number in range(count)]
+    rendezvous = _Rendezvous(count)
+    return [SimulatedDevice(rendezvous, *divmod(number, partitions), replicas, partitions) for number in range(count)]
 
 
-def run_together(devices: Sequence[SimulatedDevice], runs: Sequence[Callable[[], Any]]) -> list[Any]:
+def run_concurrently(devices: Sequence[SimulatedDevice], runs: Sequence[Callable[[], Any]]) -> list[Any]:
     """What each device's function returns; each runs in a thread of its own. Devices run once at a time."""
-    devices[0].meeting.begin()
+    devices[0].rendezvous.begin()
     for device in devices:
         device.visits.clear()
     threads = [_Run(device, run) for device, run in zip(devices, runs)]
@@ -82,15 +82,15 @@ class _Run(threading.Thread):
         except BaseException as error:                                    # handed to the caller's thread
             self.error = error
         finally:
-            self.device.meeting.leave()
+            self.device.rendezvous.leave()
 
 
 class SimulatedDevice(Device):
     """A device whose peers are threads of this process."""
 
-    def __init__(self, meeting: _Meeting, replica: int, partition: int, replica_count: int, partition_count: int):
+    def __init__(self, rendezvous: _Rendezvous, replica: int, partition: int, replica_count: int, partition_count: int):
         super().__init__(replica, partition, replica_count, partition_count)
-        self.meeting = meeting
+        self.rendezvous = rendezvous
         self.visits: Counter = Counter()
 
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
@@ -99,7 +99,7 @@ class SimulatedDevice(Device):
         # the started half of an asynchronous op is a copy of its own on each device: its operands are not
         place = (instruction.name, tuple(map(id, instruction.operands)), tuple(members))
         self.visits[place] += 1
-        return self.meeting.exchange((*place, self.visits[place]), instruction, members, self.number, value)
+        return self.rendezvous.exchange((*place, self.visits[place]), instruction, members, self.number, value)
 
 
     def combined(self, instruction: Instruction, members: Sequence[int], arrays: Sequence[np.ndarray],
@@ -128,7 +128,7 @@ class SimulatedDevice(Device):
         return parts
 
 
-class _Meeting:
+class _Rendezvous:
     """The shared table of devices: occasion -> device number -> value."""
 
     def __init__(self, count: int):

@@ -11,7 +11,7 @@ import numpy as np
 
 from hloc.errors import RunError, UsageError
 from hloc.inputs.arrays import Parameter
-from hloc.inputs.files import made_up, made_up_rule
+from hloc.inputs.files import generated, generator_rule
 from hloc.inputs.sensible import sensible_values
 from hloc.ir import Computation, Instruction, Module, Shape
 
@@ -23,13 +23,13 @@ def fill_elided(module: Module, values: str) -> int:
 
     Raises UsageError for `values` of another form, RunError if an array does not fit into memory.
     """
-    rule = made_up_rule(values)
+    rule = generator_rule(values)
     if rule is None:
         raise UsageError(f"'{values}' cannot fill elided constants: write 'sensible:SEED', 'random:SEED' or 'zeros'")
     wanted = list(_elided(module))
     kind, seed = rule
     try:
-        arrays = iter(made_up(kind, seed + OTHER_SEEDS, [Parameter(i.name, shape) for _, i, shape in wanted],
+        arrays = iter(generated(kind, seed + OTHER_SEEDS, [Parameter(i.name, shape) for _, i, shape in wanted],
                               sensible_values(module, wanted)))
     except MemoryError:
         _, largest, _ = max(wanted, key=lambda entry: entry[2].num_bytes)

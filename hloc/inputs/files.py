@@ -26,15 +26,15 @@ def read_inputs(sources: Sequence[str], parameters: Sequence[Named],
 
     sensible  the generator of 'sensible:SEED' (hloc/inputs/sensible.py); None without a module
     """
-    if len(sources) == 1 and (rule := made_up_rule(sources[0])):
-        return made_up(*rule, parameters, sensible)
+    if len(sources) == 1 and (rule := generator_rule(sources[0])):
+        return generated(*rule, parameters, sensible)
     for source in sources:
         if source.partition(":")[0] in MADE_UP:
             raise UsageError(f"'{source}' fills all inputs: it cannot be combined with files")
     return _read_all([Path(source) for source in sources], parameters)
 
 
-def made_up_rule(source: str) -> tuple[str, int] | None:
+def generator_rule(source: str) -> tuple[str, int] | None:
     """The kind and the seed of 'sensible:SEED', 'random:SEED' or 'zeros'; None for the name of a file."""
     kind, colon, seed = source.partition(":")
     if kind not in MADE_UP:
@@ -44,7 +44,7 @@ def made_up_rule(source: str) -> tuple[str, int] | None:
     return kind, int(seed or "0")
 
 
-def made_up(kind: str, seed: int, wanted: Sequence[Named],
+def generated(kind: str, seed: int, wanted: Sequence[Named],
             sensible: Callable[[int], list[np.ndarray]] | None) -> list[np.ndarray]:
     """An array for each of `wanted`; `sensible` as in read_inputs."""
     if kind == "zeros":

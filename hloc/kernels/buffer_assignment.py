@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hloc.analysis.packing import align, lend, pack_by_size, pack_in_order
+from hloc.analysis.packing import align, pack_by_size, pack_in_order, reuse_result_memory
 from hloc.errors import HlocError
 from hloc.kernels.plan import Ref
 from hloc.sanitize import GAP, sanitizers
@@ -130,13 +130,13 @@ class BufferAssignment:
         groups = [v for v in roots if v.home is None]
         hosts = [v for v in roots if v.home is not None and v.home.region == "result"]
         guests = [v for v in groups if not v.stays]
-        for number, (host, offset) in lend(hosts, guests).items():
+        for number, (host, offset) in reuse_result_memory(hosts, guests).items():
             guests[number].lent, guests[number].offset = hosts[host].home, offset
         groups = [v for v in groups if v.lent is None]
-        ways = [apart(groups)] if sanitizers() else [pack_in_order(groups)]
+        candidates = [disjoint_offsets(groups)] if sanitizers() else [pack_in_order(groups)]
         if not sanitizers() and len(groups) <= MOST_BY_SIZE:
-            ways.append(pack_by_size(groups))
-        self.arena_size, offsets = min(ways, key=lambda way: way[0])
+            candidates.append(pack_by_size(groups))
+        self.arena_size, offsets = min(candidates, key=lambda found: found[0])
         for group, offset in zip(groups, offsets):
             group.offset = offset
         self.gaps = gaps(groups, offsets, self.arena_size) if sanitizers() else ()
@@ -151,7 +151,7 @@ class BufferAssignment:
         return Ref("arena", 0, group.offset, value.size)
 
 
-def apart(groups: Sequence[Value]) -> tuple[int, list[int]]:
+def disjoint_offsets(groups: Sequence[Value]) -> tuple[int, list[int]]:
     """An arena in which each group has its own memory, with a gap before and after it."""
     offsets, top = [], GAP
     for group in groups:

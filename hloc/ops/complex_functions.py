@@ -147,7 +147,7 @@ def _tanh(x, y):
             np.where(lost, np.copysign(0, y), _of_real(y, imaginary)))
 
 
-def _turned(formula: Callable[..., Parts]) -> Callable[..., Parts]:
+def _rotated(formula: Callable[..., Parts]) -> Callable[..., Parts]:
     """-i f(iz) of a function of z: the sine of the hyperbolic one."""
     def compute(x, y):
         re, im = formula(-y, x)
@@ -222,6 +222,6 @@ FUNCTIONS = {
     "sqrt": _wide(_sqrt, np.sqrt), "rsqrt": _wide(_rsqrt, _rsqrt_of_infinities), "log": _wide(_log, np.log),
     "log-plus-one": _wide(_log1p, lambda z: np.log(joined(1 + z.real, z.imag))), "exponential": _wide(_exp, np.exp),
     "exponential-minus-one": _wide(_expm1, _expm1_of_infinities), "logistic": _wide(_logistic, _logistic_of_infinities),
-    "sinh": _wide(_sinh), "cosh": _wide(_cosh), "tanh": _wide(_tanh), "sine": _wide(_turned(_sinh)),
-    "cosine": _wide(lambda x, y: _cosh(-y, x)), "tan": _wide(_turned(_tanh)), "sign": _wide(_sign), "divide": divide,
+    "sinh": _wide(_sinh), "cosh": _wide(_cosh), "tanh": _wide(_tanh), "sine": _wide(_rotated(_sinh)),
+    "cosine": _wide(lambda x, y: _cosh(-y, x)), "tan": _wide(_rotated(_tanh)), "sign": _wide(_sign), "divide": divide,
     "power": _wide(_power), "atan2": _wide(_atan2)}

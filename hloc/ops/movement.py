@@ -191,7 +191,7 @@ def _concatenate_shape(instruction: Instruction) -> Shape:
     sizes, flags, element_type = list(first.dimensions), list(dynamic_of(first)), first.element_type
     for index in range(1, len(instruction.operands)):
         other = array_operand(instruction, index)
-        if not _fits_beside(first, other, along):
+        if not _fits_next_to(first, other, along):
             fail(instruction, f"operands differ beside dimension {along}: {text(first)} and {text(other)}")
         if not same_type_family(first, other):
             fail(instruction, f"operands differ in element type: {text(first)} and {text(other)}")
@@ -202,7 +202,7 @@ def _concatenate_shape(instruction: Instruction) -> Shape:
     return array_shape(element_type, sizes, flags)
 
 
-def _fits_beside(first: Shape, other: Shape, along: int) -> bool:
+def _fits_next_to(first: Shape, other: Shape, along: int) -> bool:
     return first.rank == other.rank and all(
         d == along or a == b or UNBOUNDED in (a, b)
         for d, (a, b) in enumerate(zip(first.dimensions, other.dimensions)))

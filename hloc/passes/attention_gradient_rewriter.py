@@ -238,7 +238,7 @@ def _undone(e: Expressions, output: Instruction, tail: Sequence[Instruction]) ->
     for step in reversed(tail):
         if step.opcode == "transpose":
             order = step.get("dimensions")
-            value = _turned(e, value, tuple(order.index(d) for d in range(len(order))))
+            value = _transposed(e, value, tuple(order.index(d) for d in range(len(order))))
         elif step.opcode != "convert":
             value = e.reshape(value, *step.operands[0].shape.dimensions)
     return value
@@ -261,11 +261,11 @@ def _ordered(e: Expressions, value: Instruction, order: list[int], stop: Instruc
     value = e.reshape(value, *(sizes[d] for d in whole))
     places = tuple(whole.index(d) for d in order)
     if places != tuple(range(len(places))):
-        value = _turned(e, value, places)
+        value = _transposed(e, value, places)
     return e.convert(value, "f32")
 
 
-def _turned(e: Expressions, value: Instruction, order: tuple[int, ...]) -> Instruction:
+def _transposed(e: Expressions, value: Instruction, order: tuple[int, ...]) -> Instruction:
     """A transposition, row-major like everything after layout_assignment."""
     sizes = (value.shape.dimensions[d] for d in order)
     return e.op("transpose", value, shape=array(value.shape.element_type, *sizes), dimensions=order)

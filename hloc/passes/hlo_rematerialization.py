@@ -38,7 +38,7 @@ from hloc.analysis.cost import bytes_accessed, flops, operations_per_second, sec
 from hloc.analysis.effects import has_side_effect
 from hloc.analysis.fusible import in_place_operands
 from hloc.analysis.liveness import reads
-from hloc.analysis.packing import Life, lend
+from hloc.analysis.packing import Life, reuse_result_memory
 from hloc.ir import Computation, Instruction, Module, leaves
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
@@ -60,7 +60,7 @@ def hlo_rematerialization(module: Module, context: PassContext) -> bool:
     True if anything is computed again."""
     limit = context.option("memory_limit")
     if limit is None:
-        return Rematerializer(module, context.machine, 0).run_in_spare_time()
+        return Rematerializer(module, context.machine, 0).recompute_in_gaps()
     return Rematerializer(module, context.machine, limit - bytes_outside(module)).run()
 
 
@@ -116,7 +116,7 @@ class Profile:
             outside = {self.memory(v) for v in self.kept}
             results = [life for m, life in lives.items() if m in outside]
             arrays = [life for m, life in lives.items() if m not in outside]
-            lent = lend(results, arrays)
+            lent = reuse_result_memory(results, arrays)
             ours = [life for n, life in enumerate(arrays) if n not in lent]
         else:
             ours = list(lives.values())
@@ -193,7 +193,7 @@ class Rematerializer:
             remove_dead(computation)
         return changed
 
-    def run_in_spare_time(self) -> bool:
+    def recompute_in_gaps(self) -> bool:
         """Recompute cheap large arrays of the entry, several at each peak."""
         entry, changed = self.module.entry, False
         profiles = self.profiles({}, None)

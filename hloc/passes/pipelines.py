@@ -27,8 +27,8 @@ from hloc.passes.fusion import fusion
 from hloc.passes.hlo_computation_deduplicator import hlo_computation_deduplicator
 from hloc.passes.hlo_memory_scheduler import hlo_memory_scheduler
 from hloc.passes.hlo_rematerialization import hlo_rematerialization
-from hloc.passes.late import Late
 from hloc.passes.layout_assignment import layout_assignment
+from hloc.passes.lazy_pass import LazyPass
 from hloc.passes.optimization_barrier_expander import optimization_barrier_expander
 from hloc.passes.reshape_mover import reshape_mover
 from hloc.passes.result_caster import result_caster
@@ -39,36 +39,36 @@ from hloc.passes.tuple_simplifier import tuple_simplifier
 from hloc.passes.zero_sized_hlo_elimination import zero_sized_hlo_elimination
 
 # Passes with nothing to do in a module without these ops.
-algorithm_assignment = Late("algorithm_assignment", "dot", "convolution", "ragged-dot")
-attention_gradient_rewriter = Late("attention_gradient_rewriter", "dot")
-batch_norm_expander = Late("batch_norm_expander", "batch-norm-training", "batch-norm-inference", "batch-norm-grad")
-convert_folding = Late("convert_folding", "dot")
-flatten_call_graph = Late("flatten_call_graph", "conditional")
-cholesky_expander = Late("cholesky_expander", "cholesky")
-conditional_simplifier = Late("conditional_simplifier", "conditional")
-gather_simplifier = Late("gather_simplifier", "gather")
-index_narrowing = Late("index_narrowing", "iota", "reduce")
-map_inliner = Late("map_inliner", "map")
-ragged_dot_rewriter = Late("ragged_dot_rewriter", "ragged-dot")
-rng_bit_generator_expander = Late("rng_bit_generator_expander", "rng-bit-generator")
-rng_expander = Late("rng_expander", "rng", "rng-get-and-update-state")
-scaled_dot_rewriter = Late("scaled_dot_rewriter", "scaled-dot")
-scan_expander = Late("scan_expander", "scan")
-scatter_simplifier = Late("scatter_simplifier", "scatter")
-simplify_fp_conversions = Late("simplify_fp_conversions", "fusion")
-sort_simplifier = Late("sort_simplifier", "sort")
-triangular_solve_expander = Late("triangular_solve_expander", "triangular-solve")
-while_loop_dot_batching = Late("while_loop_dot_batching", "while")
-while_loop_dot_merger = Late("while_loop_dot_merger", "while")
-while_loop_invariant_code_motion = Late("while_loop_invariant_code_motion", "while")
-while_loop_simplifier = Late("while_loop_simplifier", "while")
-while_loop_trip_count_annotator = Late("while_loop_trip_count_annotator", "while")
-while_loop_unroller = Late("while_loop_unroller", "while")
+algorithm_assignment = LazyPass("algorithm_assignment", "dot", "convolution", "ragged-dot")
+attention_gradient_rewriter = LazyPass("attention_gradient_rewriter", "dot")
+batch_norm_expander = LazyPass("batch_norm_expander", "batch-norm-training", "batch-norm-inference", "batch-norm-grad")
+convert_folding = LazyPass("convert_folding", "dot")
+flatten_call_graph = LazyPass("flatten_call_graph", "conditional")
+cholesky_expander = LazyPass("cholesky_expander", "cholesky")
+conditional_simplifier = LazyPass("conditional_simplifier", "conditional")
+gather_simplifier = LazyPass("gather_simplifier", "gather")
+index_narrowing = LazyPass("index_narrowing", "iota", "reduce")
+map_inliner = LazyPass("map_inliner", "map")
+ragged_dot_rewriter = LazyPass("ragged_dot_rewriter", "ragged-dot")
+rng_bit_generator_expander = LazyPass("rng_bit_generator_expander", "rng-bit-generator")
+rng_expander = LazyPass("rng_expander", "rng", "rng-get-and-update-state")
+scaled_dot_rewriter = LazyPass("scaled_dot_rewriter", "scaled-dot")
+scan_expander = LazyPass("scan_expander", "scan")
+scatter_simplifier = LazyPass("scatter_simplifier", "scatter")
+simplify_fp_conversions = LazyPass("simplify_fp_conversions", "fusion")
+sort_simplifier = LazyPass("sort_simplifier", "sort")
+triangular_solve_expander = LazyPass("triangular_solve_expander", "triangular-solve")
+while_loop_dot_batching = LazyPass("while_loop_dot_batching", "while")
+while_loop_dot_merger = LazyPass("while_loop_dot_merger", "while")
+while_loop_invariant_code_motion = LazyPass("while_loop_invariant_code_motion", "while")
+while_loop_simplifier = LazyPass("while_loop_simplifier", "while")
+while_loop_trip_count_annotator = LazyPass("while_loop_trip_count_annotator", "while")
+while_loop_unroller = LazyPass("while_loop_unroller", "while")
 
 # One device's program from that of all: before the pipelines, where a module is run on several devices.
-sdy_round_trip_import = Late("sdy_round_trip_import")
-sharding_propagation = Late("sharding_propagation")
-spmd_partitioner = Late("spmd_partitioner")
+sdy_round_trip_import = LazyPass("sdy_round_trip_import")
+sharding_propagation = LazyPass("sharding_propagation")
+spmd_partitioner = LazyPass("spmd_partitioner")
 PARTITIONING: tuple[Pass | Repeat, ...] = (
     defuser,
     async_to_sync,
@@ -79,8 +79,8 @@ PARTITIONING: tuple[Pass | Repeat, ...] = (
 )
 
 # Behind the pipelines, for a device that can send and compute at the same time.
-async_collective_creator = Late("async_collective_creator")
-latency_hiding_scheduler = Late("latency_hiding_scheduler")
+async_collective_creator = LazyPass("async_collective_creator")
+latency_hiding_scheduler = LazyPass("latency_hiding_scheduler")
 OVERLAP: tuple[Pass | Repeat, ...] = (
     async_collective_creator,
     latency_hiding_scheduler,

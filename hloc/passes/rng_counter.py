@@ -83,7 +83,7 @@ def thread(module: Module, computation: Computation, drawing: set[Computation],
         if instruction is end:
             return rewriter.add("tuple", end.shape, [end.operands[0], *counter.words])
         if instruction.opcode in CALLERS and not drawing.isdisjoint(instruction.called_computations):
-            return hand_on(module, Expressions(rewriter, instruction.span), instruction, counter)
+            return with_counter(module, Expressions(rewriter, instruction.span), instruction, counter)
         return expand(instruction, rewriter)
     rewriter.run(visit, revisit=False, opcodes=DRAWS | CALLERS | {"tuple"}, expands=True)
 
@@ -117,7 +117,7 @@ def take_counter(rewriter: Rewriter) -> tuple[Instruction, Instruction]:
     return parts[-2], parts[-1]
 
 
-def hand_on(module: Module, e: Expressions, i: Instruction, counter: Counter) -> Instruction:
+def with_counter(module: Module, e: Expressions, i: Instruction, counter: Counter) -> Instruction:
     """The same call with the counter among its operands and results."""
     if i.opcode == "conditional":
         operands = [i.operands[0], *(e.op("tuple", o, *counter.words) for o in i.operands[1:])]

@@ -98,7 +98,7 @@ def merge(loop: Loop, groups: list[list[Member]], rewriter: Rewriter) -> Instruc
     new, carries = carrying(loop, [joined(group, loop, rewriter) for group in groups], rewriter)
     names = Names(i.name for i in loop.body.instructions)
     for group, matrix in zip(groups, carries):
-        multiply_together(group, matrix, loop.body, names)
+        multiply_concatenated(group, matrix, loop.body, names)
     remove_dead(loop.body)
     return new
 
@@ -112,7 +112,7 @@ def joined(group: list[Member], loop: Loop, rewriter: Rewriter) -> Instruction:
     return rewriter.add("concatenate", shape, matrices, {"dimensions": (free,)})
 
 
-def multiply_together(group: list[Member], matrix: Instruction, body: Computation, names: Names) -> None:
+def multiply_concatenated(group: list[Member], matrix: Instruction, body: Computation, names: Names) -> None:
     """One dot at the position of the first one; the old dots are slices of it."""
     first = group[0]
     along = first.dot.shape.rank - 1 if first.side == 0 else 0

@@ -161,11 +161,11 @@ class ExpressionPrinter:
         """Conversions by functions: from a narrow type to the one beside it, to that beside the target, to the target.
         """
         if is_narrow(source):
-            wide = _form_beside(source, target)
+            wide = _form_next_to(source, target)
             text, source = self.call(f"{source}_to_{wide}", text), wide
         if not is_narrow(target):
             return text if source == target else self.call(f"convert_{source}_{target}", text)
-        wide = _form_beside(target, source)
+        wide = _form_next_to(target, source)
         if source == "f64" and wide == "f32":
             text = self.call("f64_to_f32_odd", text)
         elif source != wide:
@@ -208,7 +208,7 @@ class ExpressionPrinter:
         return text, UNARY if text.startswith("-") else ATOM
 
 
-def _form_beside(narrow: str, other: str) -> str:
+def _form_next_to(narrow: str, other: str) -> str:
     """The type through which a narrow type is converted to or from another: f32 if it is computed in f32, which holds
     all its values (f8e8m0fnu is computed in f64)."""
     return "f32" if computation_type(other) == "f32" else computation_type(narrow)

@@ -23,8 +23,8 @@ from hloc.ir.attributes import (
     WindowDim,
 )
 from hloc.text.forms import check_form
-from hloc.text.places import tokens_of
 from hloc.text.shapes import integer, parse_part
+from hloc.text.tree_positions import tokens_of
 
 # The kind of each key's value. Other keys stay Verbatim.
 KINDS: dict[str, str] = {

@@ -17,7 +17,7 @@ from hloc.errors import ParseError, Source, Span
 from hloc.ir import Instruction, Module, Shape
 from hloc.text.grammar import parse
 from hloc.text.parser import parse_shape
-from hloc.text.places import tokens_of
+from hloc.text.tree_positions import tokens_of
 
 
 class Alias(NamedTuple):

@@ -24,9 +24,9 @@ from hloc.text.forms import check_counts
 from hloc.text.grammar import pattern
 from hloc.text.literals import literal
 from hloc.text.opcodes import COMMON, KNOWN_KEYS, Signature, signature
-from hloc.text.places import start_of, tokens_of
 from hloc.text.scopes import Computations, Scope, Steps, did_you_mean
 from hloc.text.shapes import Shapes, check_size, integer, parse_part
+from hloc.text.tree_positions import start_of, tokens_of
 
 _NAMES = re.compile(r"%?([A-Za-z_][A-Za-z0-9_.\-]*)")
 _NUMBER = re.compile(r"-?[0-9]+")

@@ -22,9 +22,9 @@ from hloc.ir.shapes import Shape
 from hloc.text.forms import check_form
 from hloc.text.grammar import parse, pattern
 from hloc.text.instructions import TextReader
-from hloc.text.places import start_of, tokens_of
 from hloc.text.scopes import Scope, run
 from hloc.text.shapes import Shapes, parse_part
+from hloc.text.tree_positions import start_of, tokens_of
 
 Warn = Callable[[str, Span], None]
 _SEPARATOR = re.compile(r"^// -----[ \t\r]*$", re.MULTILINE)

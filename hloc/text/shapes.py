@@ -17,7 +17,7 @@ from hloc.errors import ParseError, Source, Span
 from hloc.ir.shapes import UNBOUNDED, Layout, Shape, default_layout
 from hloc.ir.types import ELEMENT_TYPES
 from hloc.text.grammar import parse
-from hloc.text.places import start_of, tokens_of
+from hloc.text.tree_positions import start_of, tokens_of
 
 MAX_DIMENSION = 2**63 - 1
 MAX_NESTING = 100                      # of tuples: shapes are compared and printed recursively

@@ -21,7 +21,7 @@ from lark.lexer import Lexer, TerminalDef
 
 from hloc import cache
 from hloc.errors import HlocError
-from hloc.text.places import with_places
+from hloc.text.tree_positions import with_positions
 
 
 def cached_parser(file: Path, start: list[str], lexer: type[Lexer]) -> Lark:
@@ -30,19 +30,19 @@ def cached_parser(file: Path, start: list[str], lexer: type[Lexer]) -> Lark:
     key = key_of(grammar, start)
     stored = read_tables(tables_file(file), key)
     if stored is not None:
-        return with_places(restored(stored, lexer))
+        return with_positions(restored(stored, lexer))
     try:
         found = cache.opened(cache.digest(key), ".json")
         if found:
             with found:
                 tables = parsed(found.read().decode(), key)
             if tables is not None:
-                return with_places(restored(tables, lexer))
+                return with_positions(restored(tables, lexer))
         parser = built(grammar, start, lexer)
         cache.put_bytes(cache.digest(key), ".json", written(parser, key).encode())
-        return with_places(parser)
+        return with_positions(parser)
     except (HlocError, OSError):                              # no folder or no space: who compiles will hear of it
-        return with_places(built(grammar, start, lexer))
+        return with_positions(built(grammar, start, lexer))
 
 
 def key_of(grammar: str, start: list[str]) -> str:

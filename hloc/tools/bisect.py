@@ -1,8 +1,8 @@
 """The pass, or the kernels, that make a module's results wrong.
 
-In: a verified module, a target, inputs. Out: a Blame. Passes are deterministic, so the pipeline can run up to any step:
-a binary search picks steps, and the evaluator runs the module after them. If no pass changes the results, each kernel
-of the optimized entry runs on the target with operands that the evaluator computed, then the whole program.
+In: a verified module, a target, inputs. Out: a Culprit. Passes are deterministic, so the pipeline can run up to any
+step: a binary search picks steps, and the evaluator runs the module after them. If no pass changes the results, each
+kernel of the optimized entry runs on the target with operands that the evaluator computed, then the whole program.
 
     blame = bisect(module, find("cpu"), arrays)       blame.culprit == "pass reshape_mover", blame.before, blame.after
 """
@@ -28,7 +28,7 @@ from hloc.passes.runner import run_passes
 from hloc.targets.target import Target
 from hloc.tools.compare import Difference, compare, with_stability
 from hloc.tools.entry_values import entry_values
-from hloc.tools.stability import shaken_results
+from hloc.tools.stability import perturbed_results
 
 NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all", "copy-start", "copy-done"}
 
@@ -42,7 +42,7 @@ class Kernel(NamedTuple):
     rows: tuple[Difference, ...]
 
 
-class Blame(NamedTuple):
+class Culprit(NamedTuple):
     """culprit   "pass NAME"; "kernels"; "plan" if each kernel is right, but not the whole program; "" for none
     step      which run of a pass it is, of `steps` (from 1);  rows: the results that differ after it
     before, after   the module around that pass
@@ -60,7 +60,7 @@ class Blame(NamedTuple):
 
 
 def bisect(module: Module, target: Target, arrays: Sequence[np.ndarray], *, options: dict | None = None,
-           tolerance: float | None = None, runs_kernels: bool = True, report: Report = lambda stage: None) -> Blame:
+           tolerance: float | None = None, runs_kernels: bool = True, report: Report = lambda stage: None) -> Culprit:
     """Find the first pass that changes the results, else the kernels whose results differ.
 
     options        of passes (hloc/passes/context.py);  tolerance  as in hloc.tools.compare
@@ -71,12 +71,12 @@ def bisect(module: Module, target: Target, arrays: Sequence[np.ndarray], *, opti
     if rows := search.wrong(steps):
         return search.first_wrong(steps, rows)
     if not runs_kernels:
-        return Blame("", steps, steps)
+        return Culprit("", steps, steps)
     optimized, _ = search.after(steps)
     kernels = wrong_kernels(optimized, target, search.given(optimized), tolerance, report)
     rows = () if kernels else search.differing(search.compiled(optimized))
     culprit = "kernels" if kernels else "plan" if rows else ""
-    return Blame(culprit, steps, steps, rows, kernels=kernels, ran_kernels=True)
+    return Culprit(culprit, steps, steps, rows, kernels=kernels, ran_kernels=True)
 
 
 class _Enough(Exception):
@@ -142,11 +142,11 @@ class _Search:
         rows = compare(self.signature[1], results, self.want, self.tolerance)
         if self.tolerance is None and not all(r.agrees for r in rows):
             if self.moved is None:
-                self.moved = shaken_results(self.module, self.arrays)
+                self.moved = perturbed_results(self.module, self.arrays)
             rows = with_stability(rows, self.signature[1], self.want, self.moved)
         return tuple(r for r in rows if not (r.agrees or r.is_unstable))
 
-    def first_wrong(self, steps: int, rows: tuple[Difference, ...]) -> Blame:
+    def first_wrong(self, steps: int, rows: tuple[Difference, ...]) -> Culprit:
         """Binary search between the unchanged module, which is right, and the one after `steps` runs, which is
         wrong."""
         right, wrong = 0, steps
@@ -157,7 +157,7 @@ class _Search:
                 wrong, rows = middle, found
             else:
                 right = middle
-        return Blame(f"pass {self.names[wrong - 1]}", wrong, steps, rows, self.after(right)[0], self.after(wrong)[0])
+        return Culprit(f"pass {self.names[wrong - 1]}", wrong, steps, rows, self.after(right)[0], self.after(wrong)[0])
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def wrong_kernels(optimized: Module, target: Target, arrays: Sequence[np.ndarray
     """The kernels of an optimized entry whose results differ, with operands that the evaluator computed."""
     report("kernels one by one")
     values = entry_values(optimized, arrays)
-    module, kernels, operands = kernels_apart(optimized)
+    module, kernels, operands = separate_kernels(optimized)
     if not kernels:
         return ()
     exe = target.executable(plan(module, target), module, Options())
@@ -178,7 +178,7 @@ def wrong_kernels(optimized: Module, target: Target, arrays: Sequence[np.ndarray
     return tuple(k for k in found if k.rows)
 
 
-def kernels_apart(optimized: Module) -> tuple[Module, list[Instruction], list[Instruction]]:
+def separate_kernels(optimized: Module) -> tuple[Module, list[Instruction], list[Instruction]]:
     """A module in which every kernel of the entry reads parameters and is a result, the kernels in the order of the
     results, and the instructions whose values the parameters are."""
     kernels = [i for i in optimized.entry.instructions if is_kernel(i)]
@@ -191,9 +191,9 @@ def kernels_apart(optimized: Module) -> tuple[Module, list[Instruction], list[In
     sources = {**operands, **constants}
     apart = [k.copy(operands=[sources[o] for o in k.operands], control_predecessors=()) for k in kernels]
     root = Instruction("kernels", "tuple", Shape.tuple(tuple(k.shape for k in kernels)), apart)
-    entry = Computation("kernels_apart", [*operands.values(), *constants.values(), *apart, root], root)
+    entry = Computation("separate_kernels", [*operands.values(), *constants.values(), *apart, root], root)
     others = [c for c in optimized.computations if c is not optimized.entry]
-    module = Module("kernels_apart", [*others, entry], entry, tables=optimized.tables, source=optimized.source)
+    module = Module("separate_kernels", [*others, entry], entry, tables=optimized.tables, source=optimized.source)
     module.is_scheduled = True
     copy_insertion(module, PassContext())
     return module, kernels, list(operands)

@@ -23,8 +23,8 @@ from hloc.errors import HlocError
 from hloc.evaluate import CustomCall, Evaluator
 from hloc.inputs import Named
 from hloc.ir import Module
-from hloc.tools.altered import Contracting, Flushing, Reordering, product_of
 from hloc.tools.compare import Difference, compare
+from hloc.tools.rounding_variants import Contracting, Flushing, Reordering, product_of
 from hloc.tools.widened import widened_run
 
 EXPLAINED = 0.1                 # of the difference may remain if a cause is named

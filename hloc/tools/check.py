@@ -14,14 +14,14 @@ import numpy as np
 from hloc.api import Options, compile, compile_for_devices
 from hloc.errors import HlocError, RunError
 from hloc.evaluate import evaluate
-from hloc.evaluate.simulate import SimulatedDevice, evaluate_devices, run_together
+from hloc.evaluate.simulate import SimulatedDevice, evaluate_devices, run_concurrently
 from hloc.executable import Executable
 from hloc.inputs import Named, entry_results, host_arrays
 from hloc.ir import Module, numpy_dtype
 from hloc.passes.precision import rounds_f32
 from hloc.tools.causes import causes_of
 from hloc.tools.compare import Difference, compare, nudged, with_stability
-from hloc.tools.stability import shaken_results
+from hloc.tools.stability import perturbed_results
 
 Report = Callable[..., None]
 SHAKES = 3                      # runs with changed rounding: one may change too little by chance
@@ -59,7 +59,7 @@ def check(module: Module, arrays: Sequence[np.ndarray], *, target: str | Executa
     report("run with changed rounding")
     if other and against != "reference":
         rows = with_stability(rows, exe.results, want, other(nudged(arrays)))
-    for plain, moved in _shaken(module, arrays, calls):
+    for plain, moved in _perturbed(module, arrays, calls):
         rows = with_stability(rows, exe.results, plain, moved)
     report("look for the cause")
     names = exe.target, against if expected is None else "what is expected"
@@ -75,7 +75,7 @@ def check_devices(module: Module, arrays: Sequence[Sequence[np.ndarray]], device
     options = options or Options()
     executables = compile_for_devices(changed or module, devices, target, options=options)
     options.report(f"run on {target}")
-    got = run_together(devices, [partial(exe, *own) for exe, own in zip(executables, arrays)])
+    got = run_concurrently(devices, [partial(exe, *own) for exe, own in zip(executables, arrays)])
     options.report("run on reference")
     want = _on_devices(module, arrays, options)
     results = executables[0].results
@@ -112,12 +112,12 @@ def _for_evaluator(calls: dict) -> dict:
     return {name: lambda _, *given, f=f: f(*given) for name, f in calls.items()}
 
 
-def _shaken(module: Module, arrays: Sequence[np.ndarray], calls: dict) -> list[tuple]:
+def _perturbed(module: Module, arrays: Sequence[np.ndarray], calls: dict) -> list[tuple]:
     """The evaluator's results, plain and with each operation changed by one unit in the last place. None if it cannot
     run the module: then the other side runs with changed inputs."""
     try:
         plain, own = evaluate(module, arrays, custom_calls=_for_evaluator(calls)), _for_evaluator(calls)
-        return [(plain, shaken_results(module, arrays, own, seed)) for seed in range(SHAKES)]
+        return [(plain, perturbed_results(module, arrays, own, seed)) for seed in range(SHAKES)]
     except HlocError:
         return []
 

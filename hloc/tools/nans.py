@@ -37,7 +37,7 @@ class Origin:
     runs: int = 1
 
 
-class Told(NamedTuple):
+class NanReport(NamedTuple):
     """origins: in the order of the run;  results: the numbers of the results that hold any."""
 
     origins: tuple[Origin, ...]
@@ -45,7 +45,7 @@ class Told(NamedTuple):
 
 
 def nan_origins(module: Module, arrays: Sequence[object], *, infinities: bool = False,
-                custom_calls: Mapping[str, CustomCall] | None = None) -> Told:
+                custom_calls: Mapping[str, CustomCall] | None = None) -> NanReport:
     """Run the module in the evaluator and watch every instruction, those of loops and calls included.
 
     infinities   look for infinities, too. Scalar functions (of reduce, sort ...) are not searched.
@@ -57,7 +57,7 @@ def nan_origins(module: Module, arrays: Sequence[object], *, infinities: bool = 
         for part in [next(rest) for _ in leaves(parameter.shape)]:
             watch.look(parameter, (), part)
     results = Evaluator(module, custom_calls=custom_calls, options=Options(observer=watch.observe)).run(given)
-    return Told(tuple(watch.found.values()), tuple(i for i, r in enumerate(results) if watch.strange(r).any()))
+    return NanReport(tuple(watch.found.values()), tuple(i for i, r in enumerate(results) if watch.strange(r).any()))
 
 
 class _Watch:

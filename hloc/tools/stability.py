@@ -3,7 +3,7 @@
 In: a module and inputs. Out: the evaluator's results with every inexact operation and every floating-point input
 changed by one unit in the last place, up or down at random. Other correct implementations differ by about as much.
 
-    with_stability(rows, results, want, shaken_results(module, arrays))       (hloc/tools/compare.py)
+    with_stability(rows, results, want, perturbed_results(module, arrays))       (hloc/tools/compare.py)
 """
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SUMS = frozenset("batch-norm-grad batch-norm-inference batch-norm-training chole
 SEED_DISTANCE = 1 << 40              # between the random choices of two runs
 
 
-def shaken_results(module: Module, arrays: Sequence[object],
+def perturbed_results(module: Module, arrays: Sequence[object],
                    custom_calls: Mapping[str, CustomCall] | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
     """Flattened results of one changed run; deterministic for a seed."""
-    evaluator = _ShakenEvaluator(module, custom_calls=custom_calls)
+    evaluator = _PerturbedEvaluator(module, custom_calls=custom_calls)
     evaluator.draws = seed * SEED_DISTANCE
     return tuple(evaluator.run(nudged(check_inputs(module, arrays), evaluator.draws)))
 
@@ -48,7 +48,7 @@ class AlteredEvaluator(Evaluator):
         return function
 
 
-class _ShakenEvaluator(AlteredEvaluator):
+class _PerturbedEvaluator(AlteredEvaluator):
     draws = 0            # seed of the next random choices
 
     def altered(self, function: Callable, instruction: Instruction) -> Callable:

@@ -58,33 +58,33 @@ def _edges(told: Explanation) -> Content:
 
 
 class Candidate(NamedTuple):
-    """One way to compute a kernel, and its predicted time."""
+    """One variant to compute a kernel, and its predicted time."""
 
-    way: str
+    variant: str
     us: float
     bound: str
 
 
 def _candidates(done: Optimized, gpu: Machine) -> Content:
-    """Of each library kernel that can be cut in several ways, all of them; the first is the cost model's choice."""
-    from hloc.targets.cuda.tiles.source import ways
+    """Of each library kernel that can be cut in several variants, all of them; the first is the cost model's choice."""
+    from hloc.targets.cuda.tiles.source import variants
     rows = []
     for number, kernel in enumerate(done.program.kernels):
-        found = ways(kernel, gpu) if isinstance(kernel, Tile) else []
-        for n, way in enumerate(found if len(found) > 1 else ()):
-            us, bound = _predicted(kernel, gpu, way)
-            rows.append(Row(("chosen" if n == 0 else "", kernel.name, way, us, bound), done.kernel_lines(number)))
+        found = variants(kernel, gpu) if isinstance(kernel, Tile) else []
+        for n, variant in enumerate(found if len(found) > 1 else ()):
+            us, bound = _predicted(kernel, gpu, variant)
+            rows.append(Row(("chosen" if n == 0 else "", kernel.name, variant, us, bound), done.kernel_lines(number)))
     return table("Schedules of library kernels", ("", "kernel", "schedule", "µs", "bound"), rows, right=(3,))
 
 
-def _predicted(kernel: Kernel | Tile, gpu: Machine, way: str) -> tuple[str, str]:
+def _predicted(kernel: Kernel | Tile, gpu: Machine, variant: str) -> tuple[str, str]:
     """The predicted time of a schedule; "" where the cost model has none, as for NVIDIA's libraries."""
     from hloc.targets.cuda.costs.model import estimate
     from hloc.targets.cuda.costs.program import works_of_kernel
     from hloc.targets.cuda.tiles.source import CUDNN, LIBRARY
-    if way in (LIBRARY, CUDNN):
+    if variant in (LIBRARY, CUDNN):
         return "", "not predicted"
-    found = [estimate(work, gpu) for work in works_of_kernel(kernel, gpu, way)]
+    found = [estimate(work, gpu) for work in works_of_kernel(kernel, gpu, variant)]
     longest = max(found, key=lambda e: e.us)
     return f"{sum(e.us for e in found):,.1f}", longest.bound
 

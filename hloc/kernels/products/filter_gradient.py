@@ -20,7 +20,7 @@ from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Var
-from hloc.kernels.products.size_thresholds import met_by_all, multiply_adds
+from hloc.kernels.products.size_thresholds import multiply_adds, taps_always_inside
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, convolution_groups, multiply_add, open_taps, product_result
 
@@ -59,7 +59,7 @@ class _FilterGradient:
         """All terms of a row of results."""
         b, numbers, kernel = self.outline.builder, self.numbers, self.convolution.operands[1].shape
         x, w = convolution_groups(self.convolution, tuple(index))
-        first, end = met_by_all(self.convolution)
+        first, end = taps_always_inside(self.convolution)
         with ExitStack() as stack:
             channel = stack.enter_context(b.loop(kernel.dimensions[numbers.kernel_input_feature]))
             x[numbers.input_feature] = w[numbers.kernel_input_feature] = channel

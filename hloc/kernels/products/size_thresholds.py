@@ -51,7 +51,7 @@ def long_windows(convolution: Instruction) -> bool:
         return False
     windows, y = window_of(convolution), convolution.shape.dimensions
     places, type = y[n.output_spatial[-1]], convolution.operands[1].shape.element_type
-    first, end = met_by_all(convolution)
+    first, end = taps_always_inside(convolution)
     apart = any(math.prod(o.shape.dimensions[d[-1] + 1:]) > 1
                 for o, d in zip(convolution.operands, (n.input_spatial, n.kernel_spatial)))
     most = FEW_APART // (1 + is_narrow(type)) if apart else FEW_GRADIENTS if end - first >= LONG_ENOUGH else FEW_SHORT
@@ -64,7 +64,7 @@ def long_windows(convolution: Instruction) -> bool:
             and convolution.get("feature_group_count", 1) == convolution.get("batch_group_count", 1) == 1)
 
 
-def met_by_all(convolution: Instruction) -> tuple[int, int]:
+def taps_always_inside(convolution: Instruction) -> tuple[int, int]:
     """The first position, and the end, of the part of a window's row that is inside the image for all positions of a
     row of the result."""
     n: ConvolutionDimensionNumbers = convolution.get("dim_labels")

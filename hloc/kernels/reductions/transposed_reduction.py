@@ -208,7 +208,7 @@ class TransposedNest(Nest):
         with self.blocks(lane) as (counters, width, block):
             self.width = width
             self.names = {a: b.local(stored_type(r, a), width * part, "transposed")
-                          for a in self.turned_arrays()}
+                          for a in self.transposed_arrays()}
             self.results = {leaf: b.local(root.shape.element_type, width * part, "transposed")
                             for leaf, root in side_roots(r)}
             at_once = AT_ONCE if r.operations <= MOST_OPERATIONS else 1
@@ -231,7 +231,7 @@ class TransposedNest(Nest):
             counters[-1] = indexing.ZERO
             over_block(lambda j: finish(counters, [b.let(self.at(name, t, j)) for name, t in totals]))
 
-    def turned_arrays(self) -> list[Instruction]:
+    def transposed_arrays(self) -> list[Instruction]:
         """The arrays with a table: for results beside the reduces, too, which then read few arrays."""
         r, roots = self.reduction, [root for _, root in side_roots(self.reduction)]
         return arrays_to_transpose(r, [*arrays_of(r), *roots]) if roots else \

@@ -88,7 +88,7 @@ def reduce_window_of_parts(instruction: Instruction, rewriter: Rewriter) -> Inst
     """reduce-window(x) => reduce(reshape(x)) if windows are adjacent, and along the last dimension few or long: then
     the elements of a window fill vectors, and neighbouring results do not"""
     dims = window_of(instruction)
-    if monoid_of(instruction) is None or not dims or not all(map(lies_beside, dims)):
+    if monoid_of(instruction) is None or not dims or not all(map(windows_are_adjacent, dims)):
         return None
     sizes, results = instruction.operands[0].shape.dimensions, instruction.shape.dimensions
     few = dims[-1].size > 1 and results[-1] < FEW_PARTS and prod(d.size for d in dims) >= LARGE_WINDOW
@@ -103,7 +103,7 @@ def reduce_window_of_parts(instruction: Instruction, rewriter: Rewriter) -> Inst
                         {"dimensions": inside, "to_apply": instruction.get("to_apply")})
 
 
-def lies_beside(dim: WindowDim) -> bool:
+def windows_are_adjacent(dim: WindowDim) -> bool:
     """Whether each window along a dimension begins at the end of the previous one."""
     return dim._replace(size=1, stride=1) == WindowDim() and dim.size == dim.stride
 

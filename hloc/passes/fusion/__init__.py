@@ -27,8 +27,8 @@ from hloc.passes.fusion.attention import WITH_GRADIENTS
 from hloc.passes.fusion.edges import OFF, all_edges, finished, unfused_edges
 from hloc.passes.fusion.emitter import emit_groups
 from hloc.passes.fusion.fuser import Fuser
-from hloc.passes.fusion.overwritten import Overwritten
 from hloc.passes.fusion.prologues import TARGETS as WITH_PROLOGUES
+from hloc.passes.fusion.update_hazards import Overwritten
 from hloc.passes.rewriter import Names
 
 

@@ -41,7 +41,6 @@ from hloc.passes.fusion.group import (
     weight,
 )
 from hloc.passes.fusion.obstacles import obstacle_of
-from hloc.passes.fusion.overwritten import Overwritten
 from hloc.passes.fusion.producers import (
     MOST_RECOMPUTED,
     epilogue_chains,
@@ -52,6 +51,7 @@ from hloc.passes.fusion.producers import (
 from hloc.passes.fusion.prologues import EPILOGUE
 from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
 from hloc.passes.fusion.sorts import sort_kernels
+from hloc.passes.fusion.update_hazards import Overwritten
 from hloc.passes.fusion.whole import ATTENTION
 from hloc.passes.rewriter import control_dependent
 

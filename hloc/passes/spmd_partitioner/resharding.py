@@ -32,14 +32,14 @@ def steps_between(sizes: Sequence[int], source: Sequence[Axes], target: Sequence
     """The steps from `source` to `target` of an array of such sizes."""
     if tuple(source) == tuple(target):
         return []
-    return _Way(sizes, source, target, mesh).steps()
+    return _Resharding(sizes, source, target, mesh).steps()
 
 
 def elements_sent(steps: Sequence[Step]) -> float:
     return sum(step.sent for step in steps)
 
 
-class _Way:
+class _Resharding:
     def __init__(self, sizes: Sequence[int], source: Sequence[Axes], target: Sequence[Axes], mesh: DeviceMesh):
         self.sizes, self.now, self.target, self.mesh = sizes, list(source), list(target), mesh
         self.uneven = [a != b and (n % mesh.count(a) > 0 or n % mesh.count(b) > 0)

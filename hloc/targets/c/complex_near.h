@@ -17,8 +17,8 @@ HLOC_FN hloc_angle hloc_near_angle_f64(double x, double low) {
   double r = hloc_near_quarter_f64(x, &quarter) + low, z = r * r, sine = hloc_sin_series_f64(r);
   double drop = 0.5 * z - hloc_cos_tail_f64(z), cosine = 1.0 - drop;
   hloc_angle a;
-  a.sin = x == 0.0 ? x : hloc_turned_f64((quarter & 1u) ? cosine : sine, quarter);
-  a.cos = hloc_turned_f64((quarter & 1u) ? sine : cosine, quarter + 1u);
+  a.sin = x == 0.0 ? x : hloc_signed_by_quarter_f64((quarter & 1u) ? cosine : sine, quarter);
+  a.cos = hloc_signed_by_quarter_f64((quarter & 1u) ? sine : cosine, quarter + 1u);
   a.less = (quarter & 3u) == 0u ? drop : 1.0 - a.cos;
   a.more = (quarter & 3u) == 2u ? drop : 1.0 + a.cos;
   return a;

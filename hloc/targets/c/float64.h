@@ -375,18 +375,18 @@ HLOC_FN double hloc_cos_series_f64(double r) {
   double z = r * r, half = 0.5 * z, most = 1.0 - half;
   return most + (hloc_cos_tail_f64(z) + ((1.0 - most) - half));
 }
-HLOC_FN double hloc_turned_f64(double y, hloc_u64 quarter) { /* negative in the third and the fourth quarter */
+HLOC_FN double hloc_signed_by_quarter_f64(double y, hloc_u64 quarter) { /* negative in quarters 3 and 4 */
   return hloc_from_bits_f64(hloc_bits_f64(y) ^ ((quarter & 2u) << 62));
 }
 HLOC_FN double hloc_sin_near_f64(double x) {
   hloc_u64 quarter;
   double r = hloc_near_quarter_f64(x, &quarter), sine = hloc_sin_series_f64(r), cosine = hloc_cos_series_f64(r);
-  return x == 0.0 ? x : hloc_turned_f64((quarter & 1u) ? cosine : sine, quarter); /* keeps -0 */
+  return x == 0.0 ? x : hloc_signed_by_quarter_f64((quarter & 1u) ? cosine : sine, quarter); /* keeps -0 */
 }
 HLOC_FN double hloc_cos_near_f64(double x) {
   hloc_u64 quarter;
   double r = hloc_near_quarter_f64(x, &quarter), sine = hloc_sin_series_f64(r), cosine = hloc_cos_series_f64(r);
-  return hloc_turned_f64((quarter & 1u) ? sine : cosine, quarter + 1u);
+  return hloc_signed_by_quarter_f64((quarter & 1u) ? sine : cosine, quarter + 1u);
 }
 HLOC_FN double hloc_tan_near_f64(double x) {
   hloc_u64 quarter;

@@ -43,15 +43,15 @@ QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used
 
 @dataclass(frozen=True)
 class CudaSources:
-    """program: its launches index `geometry`; kernels: CUDA C texts; host_calls: the plan's steps in Python; ways: of
-    each kernel, "" if the cost model chooses; origins: for each launch, the kernel's number in the plan, and the
+    """program: its launches index `geometry`; kernels: CUDA C texts; host_calls: the plan's steps in Python; variants:
+    of each kernel, "" if the cost model chooses; origins: for each launch, the kernel's number in the plan, and the
     launch's number in that kernel."""
 
     program: Program
     kernels: tuple[str, ...]
     geometry: tuple[Geometry, ...]
     host_calls: tuple[HostCall, ...]
-    ways: tuple[str, ...]
+    variants: tuple[str, ...]
     origins: tuple[tuple[int, int], ...]
 
     def readable(self) -> str:
@@ -66,13 +66,13 @@ class CudaSources:
         return inline_includes(QUIET + self.readable(), (DEVICE, SHARED))
 
 
-def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> CudaSources:
-    """Prints all kernels and chooses their geometry. ways: of each kernel (tuning.py), else by the cost model."""
-    codes, ways = [], tuple(ways or [""] * len(program.kernels))
-    for number, (kernel, way) in enumerate(zip(program.kernels, ways)):
+def make_sources(program: Program, gpu: Machine, variants: Sequence[str] = ()) -> CudaSources:
+    """Prints all kernels and chooses their geometry. variants: of each kernel (tuning.py), else by the cost model."""
+    codes, variants = [], tuple(variants or [""] * len(program.kernels))
+    for number, (kernel, variant) in enumerate(zip(program.kernels, variants)):
         name = c_name(number, kernel.name)
         if isinstance(kernel, Tile):
-            code = tile_source(kernel, name, gpu, way)
+            code = tile_source(kernel, name, gpu, variant)
         else:
             text, start = kernel_source(kernel, name, gpu)
             code = TileCode(text, (start,))
@@ -82,13 +82,13 @@ def make_sources(program: Program, gpu: Machine, ways: Sequence[str] = ()) -> Cu
     geometry = tuple(g for code in codes for g in code.launches)
     origins = tuple((number, n) for number, code in enumerate(codes) for n in range(len(code.launches)))
     return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry, host_calls(program.steps),
-                       ways, origins)
+                       variants, origins)
 
 
 def numbered(program: Program, codes: list[TileCode]) -> Program:
     """The program with a Launch per kernel of each Tile. Their scratch memory is the one that the plan reserved.
     Scratch memory of libraries, and memory that the plan did not reserve (it was made without a Workspace, or before
-    the way was chosen), follows the arena."""
+    the variant was chosen), follows the arena."""
     first, total = [], 0
     for code in codes:
         first.append(total)

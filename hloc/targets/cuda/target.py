@@ -44,19 +44,20 @@ def workspace() -> Workspace:
 
 @lru_cache(maxsize=1024)
 def _scratch(step: Tile | HostCall, gpu: Machine) -> int:
-    """The scratch memory that the kernels of a tile share, for the cost model's choice; a tuned way may need more."""
+    """The scratch memory that the kernels of a tile share, for the cost model's choice; a tuned variant may need
+    more."""
     return tile_source(step, "tile", gpu).scratch if isinstance(step, Tile) else 0
 
 
 def executable(gpu: Machine, program: Program, module: Module, options) -> Executable:
     """An Executable of CUDA C; it is compiled when it is saved or first called."""
-    ways: list[str] = []
+    variants: list[str] = []
     if options.tuning is not None:
-        from hloc.targets.cuda.execution.tuning import chosen_ways
+        from hloc.targets.cuda.execution.tuning import chosen_variants
         with options.stage("tuning"):
-            ways = chosen_ways(program.kernels, gpu, options.tuning, options.report)
+            variants = chosen_variants(program.kernels, gpu, options.tuning, options.report)
     with options.stage("printing"):
-        sources = make_sources(program, gpu, ways)
+        sources = make_sources(program, gpu, variants)
     clock = None
     if options.times_steps:
         from hloc.targets.cuda.costs.steps import timed_steps

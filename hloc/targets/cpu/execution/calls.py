@@ -121,7 +121,7 @@ def reads_arrays(library: ctypes.CDLL) -> bool:
         and bool(library.hloc_match(bases, right[:1], made, facts))
 
 
-def tells_idle(library: ctypes.CDLL) -> bool:
+def detects_idle_threads(library: ctypes.CDLL) -> bool:
     """Whether hloc_are_idle says so of a tuple of arrays that only a list holds, and of no other: not of one that a
     name holds, nor where a name, a view, a buffer or a weak reference holds an array, or its shape, type or flags are
     others."""

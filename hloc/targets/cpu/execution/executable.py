@@ -38,8 +38,8 @@ from hloc.targets.cpu.execution.calls import (
     Caller,
     Facts,
     call_facts,
+    detects_idle_threads,
     quick_caller,
-    tells_idle,
 )
 from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
@@ -162,8 +162,8 @@ class CpuBackend:
         refuse_if_too_large(arena_size + outputs + sum(held), "running this module")
         self.shared_object = open_library(library, table)
         if hasattr(self.shared_object, "hloc_lapack_table"):
-            from hloc.targets.cpu.execution.lapack import hand_over
-            hand_over(self.shared_object)
+            from hloc.targets.cpu.execution.lapack import bind_functions
+            bind_functions(self.shared_object)
         self.shared_object.hloc_use_threads(available_cores())
         self._arena = aligned_bytes(arena_size)
         count = 1 + len(parameters) + len(results) + len(constants) + len(held)
@@ -182,7 +182,7 @@ class CpuBackend:
     def _start_calls(self, facts: Facts | None) -> None:
         """Make self.quick: it runs on unchecked arrays, or returns None if they are not exactly what the program takes.
         Without facts there is none."""
-        self._memory.may_keep_arrays(facts is not None and tells_idle(self.shared_object))
+        self._memory.may_keep_arrays(facts is not None and detects_idle_threads(self.shared_object))
         # these hold the GIL when they begin and end, and may raise
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)(
             _address(self.shared_object.hloc_call))

@@ -4,7 +4,7 @@ In: a host call of a plan. Out: the constant of the driver that runtime/lapack.c
 call: SciPy is not installed, or the call has another form than those below.
 
     lapack_call(HostCall("lapack_sgetrf_ffi", ...))  == "{HLOC_GETRF, 0, 16, 64, 64, 0, {0}, 3}"
-    hand_over(library)                                  fills in the addresses, once the program is loaded
+    bind_functions(library)                                  fills in the addresses, once the program is loaded
 """
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def _capsule_pointer(capsule, name: bytes) -> int:
     return function(capsule, name)
 
 
-def hand_over(library: ctypes.CDLL) -> None:
+def bind_functions(library: ctypes.CDLL) -> None:
     """Fill in the addresses that a program calls. Raises RunError if SciPy was removed since it was compiled."""
     addresses = _addresses()
     if addresses is None:

@@ -156,7 +156,7 @@ class Driver:
         for step in group.launches:
             extent, name = extent_of(self.program.kernels[step.kernel]), self.names[step.kernel]
             self.jobs.append(f"{{{name}, {extent}, {self.rows(step.arguments)}, {len(step.arguments)}}}")
-        self.line(indent, f"hloc_launch_together(jobs + {first}, {len(group.launches)}, {group.grain}, bases);")
+        self.line(indent, f"hloc_launch_concurrently(jobs + {first}, {len(group.launches)}, {group.grain}, bases);")
 
     def copy(self, step: Copy, indent: int) -> None:
         refs = self.rows((step.destination, step.source))

@@ -63,7 +63,7 @@ static void hloc_run_jobs(void *const *arguments, long begin, long end) {
     hloc_launch(job->kernel, job->extent, job->extent, bases, job->refs, job->count);
 }
 
-static inline void hloc_launch_together(const hloc_job *jobs, long count, long grain, void *const *bases) {
+static inline void hloc_launch_concurrently(const hloc_job *jobs, long count, long grain, void *const *bases) {
   void *arguments[2] = {(void *)jobs, (void *)bases};
   hloc_parallel(hloc_run_jobs, arguments, count, grain);
 }

@@ -69,10 +69,10 @@ def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
         three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
         three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups,
         given.get("packing") == "reads")
-    return _settled(c) if c.type in FAST_TYPES["conv"] else c
+    return _normalized(c) if c.type in FAST_TYPES["conv"] else c
 
 
-def _settled(c: Convolution) -> Convolution:
+def _normalized(c: Convolution) -> Convolution:
     """settle_strides."""
     x_s, y_s = list(c.x_s), list(c.y_s)
     for d in (1, 0):

@@ -42,7 +42,7 @@ from hloc.targets.cuda.costs.accesses import names
 from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of
 from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
-from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, Form, dealt_out, form_of, geometry_of
+from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, Form, distributed, form_of, geometry_of
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Scan, Spread, Total
 
 UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed
@@ -57,7 +57,7 @@ TOTAL = 10                          # instructions of a reduction over a warp
 
 def loop_work(kernel: Kernel, gpu: Machine) -> Work:
     """The Work of a kernel as it is printed for this GPU."""
-    form = form_of(dealt_out(kernel, gpu), gpu)
+    form = form_of(distributed(kernel, gpu), gpu)
     start = geometry_of(form, kernel.name, gpu)
     return _Count(form, start.grid[0], start.block[0]).work(gpu)
 

@@ -32,10 +32,10 @@ class Predicted(NamedTuple):
     launches: int
 
 
-def works_of_kernel(kernel: Kernel | Tile, gpu: Machine, way: str = "") -> list[Work]:
-    """The Work of each launch, in execution order. way: of a Tile, as named in tuning files."""
+def works_of_kernel(kernel: Kernel | Tile, gpu: Machine, variant: str = "") -> list[Work]:
+    """The Work of each launch, in execution order. variant: of a Tile, as named in tuning files."""
     if isinstance(kernel, Tile):
-        return template_work(kernel, tile_source(kernel, "kernel", gpu, way).launches, gpu, way)
+        return template_work(kernel, tile_source(kernel, "kernel", gpu, variant).launches, gpu, variant)
     return [loop_work(kernel, gpu)]
 
 

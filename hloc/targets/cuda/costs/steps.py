@@ -24,7 +24,7 @@ def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[l
 
     @cache
     def works(number: int) -> list[Work]:
-        return works_of_kernel(planned.kernels[number], gpu, sources.ways[number])
+        return works_of_kernel(planned.kernels[number], gpu, sources.variants[number])
 
     def row(step: Step) -> StepTime:
         if isinstance(step, Copy):

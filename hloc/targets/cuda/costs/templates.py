@@ -1,4 +1,4 @@
-"""The Work of a Tile's launches, in one of its ways.
+"""The Work of a Tile's launches, in one of its variants.
 
 In: a Tile and the GPU. Out: a Work for each launch of its TileCode (tiles/source.py), in execution order. Products and
 convolutions are counted exactly (tile_work.py). Sorts, transforms and attention are estimated from their bytes and
@@ -25,31 +25,31 @@ ROUNDS_OF_STEP = 11                 # of a bitonic sort in a block: barriers and
 DEEP_LOADS = 4                      # loads in flight per thread of the direct and thin templates
 
 
-def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str = "") -> list[Work]:
-    """The Work of each launch. way: "" for the cost model's choice."""
+def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str = "") -> list[Work]:
+    """The Work of each launch. variant: "" for the cost model's choice."""
     if tile.library_kernel == "gemm":
-        return _gemm(tile, launches, gpu, way)
+        return _gemm(tile, launches, gpu, variant)
     if tile.library_kernel == "convolution":
-        return _convolution(tile, launches, gpu, way)
+        return _convolution(tile, launches, gpu, variant)
     if tile.library_kernel in ("sort", "topk"):
         return [_sort(tile, g) for g in launches]
     return [_roughly(tile, g, gpu) for g in launches]
 
 
-def _chosen(found: Sequence[Tiling], way: str) -> Tiling:
-    return next((t for t in found if t.way == way), found[0])
+def _chosen(found: Sequence[Tiling], variant: str) -> Tiling:
+    return next((t for t in found if t.variant == variant), found[0])
 
 
-def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> list[Work]:
+def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) -> list[Work]:
     product = products.Product.of(tile)
     if product.m <= products.THIN and not product.groups:
         sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
         return [_thin(sizes, launches[0], tile)]
     tilings = products.tilings_of(tile, product, gpu)
-    return works_of(_chosen(tilings, way), *products.asked_of(tile, product), gpu)
+    return works_of(_chosen(tilings, variant), *products.cost_arguments(tile, product), gpu)
 
 
-def _convolution(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: str) -> list[Work]:
+def _convolution(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) -> list[Work]:
     facts = dict(tile.parameters)
     c = convolutions.constants_of(facts)
     if convolutions.is_direct(c):
@@ -58,8 +58,8 @@ def _convolution(tile: Tile, launches: Sequence[Geometry], gpu: Machine, way: st
     made = convolutions.computed_sides(tile, c)
     c.update(convolutions.vectors(c, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
     product = None if made else convolutions.as_product(c, facts)
-    tiling = _chosen(convolutions.tilings_of(tile, c, gpu, product, made), way)
-    return works_of(tiling, *convolutions.asked_of(tile, c, product, made, tiling), gpu)
+    tiling = _chosen(convolutions.tilings_of(tile, c, gpu, product, made), variant)
+    return works_of(tiling, *convolutions.cost_arguments(tile, c, product, made, tiling), gpu)
 
 
 def _simple(sizes: Sizes, start: Geometry, counts: dict[str, float], rounds: float, traffic: float) -> Work:

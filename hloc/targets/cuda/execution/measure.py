@@ -1,7 +1,7 @@
-"""Measures every way (variant) of one kernel on this GPU, compares their results, and chooses the fastest correct one.
+"""Measures every variant of one kernel on this GPU, compares their results, and chooses the fastest correct one.
 
-In: a Tile and the GPU. Out: a Measured. Each way is a kernel of the same computation. The first one is the cost model's
-choice among those without wgmma; the results of the others must agree with its results.
+In: a Tile and the GPU. Out: a Measured. Each variant is a kernel of the same computation. The first one is the cost
+model's choice among those without wgmma; the results of the others must agree with its results.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hloc.targets.cuda import compiler
 from hloc.targets.cuda.container import Container
 from hloc.targets.cuda.execution.measured import Measured, describe
 from hloc.targets.cuda.sources import CudaSources, make_sources
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 from hloc.targets.cuda.tiles.tensor_cores import TF32
 
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 5, 50, 0.02
@@ -33,9 +33,9 @@ TF32_ERROR = 3e-3                # wgmma truncates its operands; those of mma.sy
 
 
 def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
-    """names: the ways to try, the first of which is correct; all ways if none are given. Raises RunError if the GPU
-    faults, or if no way is correct."""
-    names = names or _safest_first(ways(tile, gpu))
+    """names: the variants to try, the first of which is correct; all variants if none are given. Raises RunError if the
+    GPU faults, or if no variant is correct."""
+    names = names or _safest_first(variants(tile, gpu))
     random = np.random.default_rng(0)
     inputs = [input_of(tile, b, random) for b in tile.buffers if b.access != "write"]
     expected, times, refused = None, {}, {}
@@ -61,7 +61,7 @@ def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
 
 
 def _safest_first(names: list[str]) -> list[str]:
-    """Ways without wgmma first: they are the reference for the results of wgmma."""
+    """Variants without wgmma first: they are the reference for the results of wgmma."""
     return sorted(names, key=lambda name: "wgmma" in name)
 
 
@@ -71,7 +71,7 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0)
     if ELEMENT_TYPES[type].kind not in ("float", "complex"):
         return bool(np.array_equal(actual, expected))
     actual, expected = np.ascontiguousarray(actual).reshape(-1), np.ascontiguousarray(expected).reshape(-1)
-    if np.array_equal(actual.view(np.uint8), expected.view(np.uint8)):     # most ways have the same order of sums
+    if np.array_equal(actual.view(np.uint8), expected.view(np.uint8)):     # most variants have the same order of sums
         return True
     wide = np.complex128 if ELEMENT_TYPES[type].kind == "complex" else \
         np.float32 if ELEMENT_TYPES[type].bytes < 4 else np.float64
@@ -88,10 +88,10 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0)
     return bool(apart <= max(least, TOLERANCE.get(type, ROUGH)) * largest)
 
 
-def _loaded(tile: Tile, way: str, gpu: Machine):
-    """A backend that computes the kernel in one of its ways."""
+def _loaded(tile: Tile, variant: str, gpu: Machine):
+    """A backend that computes the kernel in one of its variants."""
     from hloc.targets.cuda.execution.runtime import CudaBackend
-    return CudaBackend(_container(make_sources(program_of(tile), gpu, [way]), gpu), {})
+    return CudaBackend(_container(make_sources(program_of(tile), gpu, [variant]), gpu), {})
 
 
 def _run(backend, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], float]:

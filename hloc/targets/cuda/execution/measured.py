@@ -8,10 +8,10 @@ from hloc.kernels.ir import Tile
 
 
 class Measured(NamedTuple):
-    """One kernel: the fastest way, the microseconds of each correct way, and why each other way was refused."""
+    """One kernel: the fastest variant, the microseconds of each correct variant, and why each other one was refused."""
 
     kernel: str
-    way: str
+    variant: str
     microseconds: dict[str, float]
     refused: dict[str, str] = {}
 

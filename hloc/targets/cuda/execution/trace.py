@@ -18,7 +18,7 @@ HOST, STREAM = 0, 1
 TRACKS = {HOST: "calls", STREAM: "stream"}
 
 
-class Stretch(NamedTuple):
+class Interval(NamedTuple):
     """Consecutive spans: of a loop, of an iteration, or, if folded, of all iterations from `count` on."""
 
     kind: str
@@ -31,19 +31,19 @@ class Stretch(NamedTuple):
 def trace_of(clock: StepClock, iterations: int, live: Mapping[Instruction, int]) -> RunTrace:
     """The last run. iterations: iterations of each loop that are separate slices; live: see RunTrace."""
     times = _times(clock)
-    stretches = _stretches(clock.marks, len(times), iterations)
-    folded = sorted((s.first, s.last) for s in stretches if s.kind == FOLDED)
+    intervals = _intervals(clock.marks, len(times), iterations)
+    folded = sorted((s.first, s.last) for s in intervals if s.kind == FOLDED)
     slices, place = [], 0
     for number, (begin, end) in enumerate(times):
         while place < len(folded) and folded[place][1] <= number:
             place += 1
         if place == len(folded) or number < folded[place][0]:
             slices.append(Slice(STEP, STREAM, begin, end, clock.spans[number].number))
-    for stretch in stretches:
-        if stretch.first < stretch.last:
-            begin, end = times[stretch.first][0], times[stretch.last - 1][1]
-            sums = _sums(clock, times, stretch) if stretch.kind == FOLDED else ()
-            slices.append(Slice(stretch.kind, STREAM, begin, end, stretch.loop, stretch.count, sums))
+    for interval in intervals:
+        if interval.first < interval.last:
+            begin, end = times[interval.first][0], times[interval.last - 1][1]
+            sums = _sums(clock, times, interval) if interval.kind == FOLDED else ()
+            slices.append(Slice(interval.kind, STREAM, begin, end, interval.loop, interval.count, sums))
     slices.append(Slice(CALL, HOST, clock.began, max(clock.ended, times[-1][1] if times else 0)))
     steps = tuple(row._replace(runs=0, seconds=0.0) for row in clock.rows)
     return RunTrace(in_order(slices), TRACKS, steps, tuple(loop.instruction for loop in clock.loops), clock.lost, live)
@@ -61,10 +61,10 @@ def _times(clock: StepClock) -> list[tuple[int, int]]:
     return found
 
 
-def _stretches(marks: Sequence[Mark], count: int, iterations: int) -> list[Stretch]:
-    """Loops and their iterations; those after the first `iterations` are one stretch, which contains no other
-    stretches."""
-    found: list[Stretch] = []
+def _intervals(marks: Sequence[Mark], count: int, iterations: int) -> list[Interval]:
+    """Loops and their iterations; those after the first `iterations` are one interval, which contains no other
+    intervals."""
+    found: list[Interval] = []
     loops: list[list[int]] = []                          # first span, begin of the iteration, iterations
     folds = 0                                            # open loops with folded iterations
     for what, loop, span in marks:
@@ -74,7 +74,7 @@ def _stretches(marks: Sequence[Mark], count: int, iterations: int) -> list[Stret
             continue
         first, begun, done = loops[-1]
         if 0 < done <= iterations and not folds:
-            found.append(Stretch(ITERATION, loop, begun, place, done - 1))
+            found.append(Interval(ITERATION, loop, begun, place, done - 1))
         if what == "iteration":
             folds += done == iterations
             loops[-1] = [first, place if done <= iterations else begun, done + 1]
@@ -82,14 +82,14 @@ def _stretches(marks: Sequence[Mark], count: int, iterations: int) -> list[Stret
         loops.pop()
         folds -= done > iterations
         if not folds:
-            found += [Stretch(FOLDED, loop, begun, place, done - iterations)] if done > iterations else []
-            found.append(Stretch(LOOP, loop, first, place, done))
+            found += [Interval(FOLDED, loop, begun, place, done - iterations)] if done > iterations else []
+            found.append(Interval(LOOP, loop, first, place, done))
     return found
 
 
-def _sums(clock: StepClock, times: Sequence[tuple[int, int]], stretch: Stretch) -> tuple[Sum, ...]:
+def _sums(clock: StepClock, times: Sequence[tuple[int, int]], interval: Interval) -> tuple[Sum, ...]:
     found: dict[int, list[int]] = {}
-    for number in range(stretch.first, stretch.last):
+    for number in range(interval.first, interval.last):
         row = found.setdefault(clock.spans[number].number, [0, 0])
         row[0] += 1
         row[1] += times[number][1] - times[number][0]

@@ -1,10 +1,11 @@
-"""The tuning file: the fastest way (variant) of each kernel, as measured on a device.
+"""The tuning file: the fastest variant of each kernel, as measured on a device.
 
-In: the kernels of a program, the GPU, a file. Out: a way (a label of tiles.ways) for each kernel; "" if the cost model
-chooses. If that GPU is present, kernels that are not in the file are first measured (measure.py) and added to it.
+In: the kernels of a program, the GPU, a file. Out: a variant (a label of tiles.variants) for each kernel; "" if the
+cost model chooses. If that GPU is present, kernels that are not in the file are first measured (measure.py) and added
+to it.
 
-    {"hloc_tuning": 1, "measured": {"NVIDIA H200, CUDA 13.0": {"3f2a...": {"kernel": "gemm bf16 4096x4096x1024",
-       "way": "128x256x64 3 stages", "microseconds": {"128x256x64 3 stages": 61.2, ...}, "refused": {}}}},
+    {"hloc_tuning": 2, "measured": {"NVIDIA H200, CUDA 13.0": {"3f2a...": {"kernel": "gemm bf16 4096x4096x1024",
+       "variant": "128x256x64 3 stages", "microseconds": {"128x256x64 3 stages": 61.2, ...}, "refused": {}}}},
      "sha256": "..."}
 
 The key of a kernel is a hash of its structure and of hloc's own templates: another version of hloc measures again. No
@@ -27,9 +28,9 @@ from hloc.machine import Machine
 from hloc.targets.cuda import presence
 from hloc.targets.cuda.execution.measured import Measured, describe
 from hloc.targets.cuda.gpus import device_named
-from hloc.targets.cuda.tiles.source import ways
+from hloc.targets.cuda.tiles.source import variants
 
-VERSION = 1
+VERSION = 2
 LARGEST_FILE = 64 << 20
 TARGET = Path(__file__).parent.parent
 
@@ -53,11 +54,11 @@ def templates_identity() -> str:
 
 def tunable(kernels: Sequence[Kernel | Tile], gpu: Machine) -> dict[str, Tile]:
     """Key -> kernel, for kernels with more than one way."""
-    return {key_of(k): k for k in kernels if isinstance(k, Tile) and len(ways(k, gpu)) > 1}
+    return {key_of(k): k for k in kernels if isinstance(k, Tile) and len(variants(k, gpu)) > 1}
 
 
-def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, report=None) -> list[str]:
-    """The way of each kernel. report(stage, done, total) is called while kernels are measured.
+def chosen_variants(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, report=None) -> list[str]:
+    """The variant of each kernel. report(stage, done, total) is called while kernels are measured.
 
     Raises RunError for a file that is damaged or not hloc's, for a file of other devices if this one is not present,
     and for a kernel that faults while it is measured.
@@ -81,10 +82,10 @@ def chosen_ways(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, repo
         if wanted and not own.keys() & wanted.keys():
             raise RunError(f"{path} names none of this program's {len(wanted)} kernels that it could choose for",
                            hint="it was measured for another program, or by another version of hloc")
-    found = {key: own[key].way for key in wanted if key in own}
-    for key, way in found.items():
-        if way not in ways(wanted[key], gpu):
-            raise RunError(f"{path}: the algorithm {way!r} of {describe(wanted[key])} is unknown",
+    found = {key: own[key].variant for key in wanted if key in own}
+    for key, variant in found.items():
+        if variant not in variants(wanted[key], gpu):
+            raise RunError(f"{path}: the variant {variant!r} of {describe(wanted[key])} is unknown",
                            hint="remove the file, and it is measured again")
     return [found.get(key_of(k), "") if isinstance(k, Tile) else "" for k in kernels]
 
@@ -144,7 +145,8 @@ def _add(path: Path, device: str, key: str, row: Measured) -> None:
 
 def write(path: Path, tuning: Tuning) -> None:
     """Writes the file atomically. Raises RunError if that is not possible."""
-    rows = {device: {key: {"kernel": m.kernel, "way": m.way, "microseconds": m.microseconds, "refused": m.refused}
+    rows = {device: {key: {"kernel": m.kernel, "variant": m.variant, "microseconds": m.microseconds,
+                           "refused": m.refused}
                      for key, m in own.items()} for device, own in tuning.measured.items()}
     text = json.dumps({"hloc_tuning": VERSION, "measured": rows, "sha256": _seal(rows)}, indent=1) + "\n"
     files.write(path, text)
@@ -162,4 +164,4 @@ def _measured(row: dict) -> Measured:
     times = {str(k): float(v) for k, v in row["microseconds"].items()}
     if not all(0 <= time < math.inf for time in times.values()):
         raise ValueError("a time that is none")
-    return Measured(str(row["kernel"]), str(row["way"]), times, {str(k): str(v) for k, v in row["refused"].items()})
+    return Measured(str(row["kernel"]), str(row["variant"]), times, {str(k): str(v) for k, v in row["refused"].items()})

@@ -2,7 +2,7 @@
 
 In: a Kernel that updates windows one after the other (updates.py). Out: a PARALLEL loop over all elements of the
 updates with an Atomic, if it computes sums of integers, or maxima or minima of integers or f32. Else the kernel itself:
-owners.py handles it.
+scatter_owners.py handles it.
 
     for i: p = index[i]; if (ok) for j: out[p + j] += update[i * 5 + j]
     ->  parallel for element: i = element / 5; j = element % 5; p = index[i]

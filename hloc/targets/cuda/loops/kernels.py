@@ -36,14 +36,14 @@ from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter, c_type, expression
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.atomics import with_atomics
-from hloc.targets.cuda.loops.kept_rows import REGISTERS, with_kept_rows
-from hloc.targets.cuda.loops.owners import with_owners
-from hloc.targets.cuda.loops.packs import Packs, common_width, packs_of
-from hloc.targets.cuda.loops.quotients import with_quotients
-from hloc.targets.cuda.loops.ranges import fits
-from hloc.targets.cuda.loops.space import space_of, with_loads
+from hloc.targets.cuda.loops.cache_read import REGISTERS, with_cache_read
+from hloc.targets.cuda.loops.fast_division import with_fast_division
+from hloc.targets.cuda.loops.index_width import fits
+from hloc.targets.cuda.loops.iteration_space import space_of, with_loads
+from hloc.targets.cuda.loops.scatter_owners import with_scatter_owners
 from hloc.targets.cuda.loops.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
 from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
+from hloc.targets.cuda.loops.vector_accesses import Packs, common_width, packs_of
 from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
 from hloc.targets.functions import definitions, functions_in, with_calls
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type, print_kernel
@@ -56,16 +56,16 @@ MOST_INLINED = 32                       # functions of a kernel
 
 
 def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
-    """Text and geometry of a loop kernel; positions have 32 bits if that is enough (ranges.py)."""
-    kernel = dealt_out(kernel, gpu)
+    """Text and geometry of a loop kernel; positions have 32 bits if that is enough (index_width.py)."""
+    kernel = distributed(kernel, gpu)
     form = form_of(kernel, gpu)
     text = _printed(form, name, "int" if fits(kernel) else "long")
     return "\n".join([*definitions(kernel.body, ExpressionPrinter()), text]), geometry_of(form, name, gpu)
 
 
-def dealt_out(kernel: Kernel, gpu: Machine) -> Kernel:
+def distributed(kernel: Kernel, gpu: Machine) -> Kernel:
     """The kernel rewritten for threads: scatters by owners or atomics, quotients by multiplication."""
-    return with_owners(with_atomics(with_quotients(with_functions_called(kernel))), gpu)
+    return with_scatter_owners(with_atomics(with_fast_division(with_functions_called(kernel))), gpu)
 
 
 def with_functions_called(kernel: Kernel) -> Kernel:
@@ -85,7 +85,7 @@ class Form(NamedTuple):
 
 
 def form_of(kernel: Kernel, gpu: Machine) -> Form:
-    """The form in which a kernel of dealt_out() is printed."""
+    """The form in which a kernel of distributed() is printed."""
     space = space_of(kernel)
     tiling = find_tiling(kernel, space) if space else None
     if tiling is not None:
@@ -96,7 +96,7 @@ def form_of(kernel: Kernel, gpu: Machine) -> Form:
     team = team_kernel(kernel, gpu)
     if team is None:
         return Form(kernel)
-    kept = with_kept_rows(kernel, team.threads)
+    kept = with_cache_read(kernel, team.threads)
     return Form(kept, team=team if kept is kernel else team_kernel(kept, gpu))
 
 

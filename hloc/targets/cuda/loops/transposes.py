@@ -13,7 +13,7 @@ from hloc.kernels.ir import INDEX, Kernel, Load, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.loops.space import Access, Space, counters, inside, replaced
+from hloc.targets.cuda.loops.iteration_space import Access, Space, counters, inside, replaced
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 SHORTEST = 16                   # dimensions shorter than this are not worth a tile

@@ -1,4 +1,4 @@
-"""Sequential updates in place: matches the kernel of a scatter and gives its parts to owners.py and atomics.py.
+"""Sequential updates in place: matches the kernel of a scatter and gives its parts to scatter_owners.py and atomics.py.
 
 In: a loop Kernel. Out: its Updates, or None if it has another form.
 

@@ -49,13 +49,13 @@ EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00}
 ROW = (("batch", INDEX), ("row", INDEX))
 
 
-def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
-    """Text, launches and scratch bytes. way: one of attention_ways."""
+def attention(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
+    """Text, launches and scratch bytes. variant: one of attention_variants."""
     facts = dict(tile.parameters)
     rows, columns, depth, features = facts["sizes"]
     batches = math.prod(facts["batches"])
     shapes = _shapes(facts, gpu)
-    shape = next((s for s in shapes if s.way == way), shapes[0])
+    shape = next((s for s in shapes if s.variant == variant), shapes[0])
     constants = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "FEATURES": features, "BATCHES": batches,
                  "FC": _chunk(features), **shape.constants, **_strides(facts)}
     blocks = -(-rows // constants["BM"]) * -(-features // constants["FC"]) * batches
@@ -87,9 +87,9 @@ def attention(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     return text, [start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], 4 * (sums + states)
 
 
-def attention_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """The ways that a tuning file can select, the cost model's choice first."""
-    return [s.way for s in _shapes(dict(tile.parameters), gpu)]
+def attention_variants(tile: Tile, gpu: Machine) -> list[str]:
+    """The variants that a tuning file can select, the cost model's choice first."""
+    return [s.variant for s in _shapes(dict(tile.parameters), gpu)]
 
 
 def _chunk(features: int) -> int:
@@ -135,7 +135,7 @@ class Shape(NamedTuple):
     registers: int
 
     @property
-    def way(self) -> str:
+    def variant(self) -> str:
         """Its name in tuning files."""
         how = ", wgmma, bulk copies" if self.grouped else "" if self.registers else ", f32"
         return f"{self.constants['BM']} queries, {self.constants['BN']} keys{how}"

@@ -72,16 +72,16 @@ class Shape(NamedTuple):
     registers: int
 
     @property
-    def way(self) -> str:
+    def variant(self) -> str:
         """Its name in tuning files."""
         return f"{self.rows} rows, {self.columns} columns" + ("" if self.registers else ", f32")
 
 
-def attention_gradient(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple[str, Geometry]:
-    """Text and launch. way: one of attention_gradient_ways."""
+def attention_gradient(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple[str, Geometry]:
+    """Text and launch. variant: one of attention_gradient_variants."""
     facts = Facts.of(tile)
     shapes = _shapes(facts, gpu)
-    shape = next((s for s in shapes if s.way == way), shapes[0])
+    shape = next((s for s in shapes if s.variant == variant), shapes[0])
     batches = math.prod(facts.batches)
     constants = {"ROWS": facts.rows, "COLUMNS": facts.columns, "BATCHES": batches, "INNER": len(facts.products),
                  "OUTER": len(facts.outputs), "BM": shape.rows, "BN": shape.columns, "FC": shape.features}
@@ -96,9 +96,9 @@ def attention_gradient(tile: Tile, name: str, gpu: Machine, way: str = "") -> tu
     return text + kernel_text(tile, name, shape.threads, body, shape.memory, shape.memory), start
 
 
-def attention_gradient_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """The ways that a tuning file can select, the cost model's choice first."""
-    return [s.way for s in _shapes(Facts.of(tile), gpu)]
+def attention_gradient_variants(tile: Tile, gpu: Machine) -> list[str]:
+    """The variants that a tuning file can select, the cost model's choice first."""
+    return [s.variant for s in _shapes(Facts.of(tile), gpu)]
 
 
 def _shapes(facts: Facts, gpu: Machine) -> list[Shape]:

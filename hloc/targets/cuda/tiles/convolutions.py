@@ -47,8 +47,8 @@ HELD_PLACE = 48                 # bytes of registers: position of a computed inp
 LONG_SUM, FEW_OUTPUTS = 256, 1 << 16
 
 
-def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
-    """Text, launches and scratch bytes of a convolution. way: one of convolution_ways."""
+def convolution(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
+    """Text, launches and scratch bytes of a convolution. variant: one of convolution_variants."""
     facts = dict(tile.parameters)
     types = facts["types"]
     constants = constants_of(facts)
@@ -65,7 +65,7 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     constants.update(vectors(constants, facts, ELEMENT_TYPES[types[0]].bytes))
     product = None if made else as_product(constants, facts)
     found = tilings_of(tile, constants, gpu, product, made)
-    tiling = next((t for t in found if t.way == way), found[0])
+    tiling = next((t for t in found if t.variant == variant), found[0])
     if not tiling.bulk:
         text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, f"hloc_conv<{name}_shape>({operands}", finish)
         return structs + text, *rest
@@ -81,8 +81,8 @@ def convolution(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
                          f"hloc_gemm<{name}_shape>(maps", finish, maps)
 
 
-def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """The ways that a tuning file can select, the cost model's choice first."""
+def convolution_variants(tile: Tile, gpu: Machine) -> list[str]:
+    """The variants that a tuning file can select, the cost model's choice first."""
     facts = dict(tile.parameters)
     constants = constants_of(facts)
     constants.update(vectors(constants, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
@@ -90,7 +90,7 @@ def convolution_ways(tile: Tile, gpu: Machine) -> list[str]:
         return ["direct"]
     made = computed_sides(tile, constants)
     product = None if made else as_product(constants, facts)
-    return [t.way for t in tilings_of(tile, constants, gpu, product, made)]
+    return [t.variant for t in tilings_of(tile, constants, gpu, product, made)]
 
 
 def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
@@ -131,7 +131,7 @@ def as_product(c: dict[str, int], facts: dict) -> Product | None:
 
 def tilings_of(tile: Tile, c: dict[str, int], gpu: Machine, product: Product | None,
                made: dict[str, Computed]) -> list[Tiling]:
-    """The ways of a convolution, the cost model's choice first; on tensor cores this is the one with the least
+    """The variants of a convolution, the cost model's choice first; on tensor cores this is the one with the least
     predicted time. product: the equivalent matrix product, or None; the bulk copy engine can read its operands. made:
     operands computed by a prologue."""
     facts = dict(tile.parameters)
@@ -146,12 +146,13 @@ def tilings_of(tile: Tile, c: dict[str, int], gpu: Machine, product: Product | N
     words = numbers is not None and width > 1 and numbers.stored_bytes == width and numbers.word * width == 4
     whole = words and all(n * width == VECTOR_BYTES for n in pieces) and \
         registers_held(BLOCKS[-1], held) <= MOST_HELD
-    ways = "" if made or width != 2 else groups(product, types[0]) if product else "boxes" if is_boxes(c) else "copies"
+    variants = "" if made or width != 2 else groups(product, types[0]) if product else \
+        "boxes" if is_boxes(c) else "copies"
     found = tilings(c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"], types, LARGEST_TILE, gpu, numbers, whole,
-                    ways, elements, held)
+                    variants, elements, held)
 
     def time(tiling: Tiling) -> float:
-        return predicted_us(tiling, *asked_of(tile, c, product, made, tiling), gpu)
+        return predicted_us(tiling, *cost_arguments(tile, c, product, made, tiling), gpu)
     if numbers is not None and types[0] in EXACT_GROUPS:
         return sorted(found, key=time)
     if numbers is not None and facts["algorithm"] == TF32:
@@ -160,7 +161,7 @@ def tilings_of(tile: Tile, c: dict[str, int], gpu: Machine, product: Product | N
     return found
 
 
-def asked_of(tile: Tile, c: dict[str, int], product: Product | None, made: dict[str, Computed],
+def cost_arguments(tile: Tile, c: dict[str, int], product: Product | None, made: dict[str, Computed],
              tiling: Tiling) -> tuple[Sizes, tuple[Side, Side]]:
     """The input of the cost model: sizes, and how both operands are read. c: includes `vectors`."""
     width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes

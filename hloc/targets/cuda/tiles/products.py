@@ -1,8 +1,8 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
 In: the Tile that hloc/kernels/products/dot.py describes. Out: a struct of constants, kernels, and their launches.
-There are three ways: tensor cores (tensor_cores.py), register tiles for all other types, and a thin template for few
-rows or columns. In each, an operand may be computed by a fused prologue as it is loaded (prologues.py).
+There are three variants: tensor cores (tensor_cores.py), register tiles for all other types, and a thin template for
+few rows or columns. In each, an operand may be computed by a fused prologue as it is loaded (prologues.py).
 """
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def vector_of(starts: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, 
     return max(1, vector)
 
 
-def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
-    """Text, launches and scratch bytes of a matrix product. way: one of gemm_ways."""
+def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
+    """Text, launches and scratch bytes of a matrix product. variant: one of gemm_variants."""
     facts = dict(tile.parameters)
     type, total = facts["types"]
     product = Product.of(tile)
@@ -108,7 +108,7 @@ def gemm(tile: Tile, name: str, gpu: Machine, way: str = "") -> tuple:
     operands, structs = _operands(tile, name, product, computed_sides(tile))
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     found = tilings_of(tile, product, gpu)
-    tiling = next((t for t in found if t.way == way), found[0])
+    tiling = next((t for t in found if t.variant == variant), found[0])
     maps = ()
     if tiling.bulk:
         operands, maps = "maps", maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in names])
@@ -146,14 +146,14 @@ def _operands(tile: Tile, name: str, product: Product, made: dict[str, Computed]
     return ", ".join(texts), "".join(prologue_struct(m, tile, f"{name}_{n}") for n, m in made.items())
 
 
-def gemm_ways(tile: Tile, gpu: Machine) -> list[str]:
-    """The ways that a tuning file can select, the cost model's choice first."""
+def gemm_variants(tile: Tile, gpu: Machine) -> list[str]:
+    """The variants that a tuning file can select, the cost model's choice first."""
     product = Product.of(tile)
-    return ["thin"] if product.m <= THIN and not product.groups else [t.way for t in tilings_of(tile, product, gpu)]
+    return ["thin"] if product.m <= THIN and not product.groups else [t.variant for t in tilings_of(tile, product, gpu)]
 
 
 def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
-    """The ways of a product that is not thin, the cost model's choice first."""
+    """The variants of a product that is not thin, the cost model's choice first."""
     facts = dict(tile.parameters)
     type, total = facts["types"]
     names = names_of(product)
@@ -165,17 +165,17 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     rows, count = product.m, product.outer * product.inner
     if product.groups:
         rows = -(-product.m // product.groups)      # of a group, on average
-    ways = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
+    variants = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
                     streams(product, constants, numbers, left, made), "" if found else groups(product, left),
                     held=tuple(m.held_bytes if m else 0 for m in made))
     if numbers and left == "f32" and facts["algorithm"] == TF32:
         full = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu,
                        held=tuple(m.held_bytes if m else 0 for m in made))
-        ways = in_order_of_f32([*ways, *full], lambda t: predicted_us(t, *asked_of(tile, product), gpu))
-    return [t for t in ways if t.splits == 1] if product.groups else ways
+        variants = in_order_of_f32([*variants, *full], lambda t: predicted_us(t, *cost_arguments(tile, product), gpu))
+    return [t for t in variants if t.splits == 1] if product.groups else variants
 
 
-def asked_of(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Side]]:
+def cost_arguments(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Side]]:
     """The input of the cost model: sizes, and how both operands are read."""
     found, names = computed_sides(tile), names_of(product)
     width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes

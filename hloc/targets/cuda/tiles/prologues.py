@@ -22,7 +22,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
 from hloc.kernels.walks import expressions, parts, with_expressions
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
-from hloc.targets.cuda.loops.space import with_loads
+from hloc.targets.cuda.loops.iteration_space import with_loads
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 VECTOR_BYTES, MOST_LOADED = 16, 64      # bytes that a thread computes at once; of one array loaded for them

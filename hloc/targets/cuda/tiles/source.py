@@ -14,11 +14,11 @@ from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.libraries import cublaslt
 from hloc.targets.cuda.libraries.convolutions import convolution_call, library_convolution
 from hloc.targets.cuda.libraries.products import library_product
-from hloc.targets.cuda.tiles.attention import attention, attention_ways
-from hloc.targets.cuda.tiles.attention_gradient import attention_gradient, attention_gradient_ways
-from hloc.targets.cuda.tiles.convolutions import convolution, convolution_ways
+from hloc.targets.cuda.tiles.attention import attention, attention_variants
+from hloc.targets.cuda.tiles.attention_gradient import attention_gradient, attention_gradient_variants
+from hloc.targets.cuda.tiles.convolutions import convolution, convolution_variants
 from hloc.targets.cuda.tiles.fft import fft
-from hloc.targets.cuda.tiles.products import gemm, gemm_ways
+from hloc.targets.cuda.tiles.products import gemm, gemm_variants
 from hloc.targets.cuda.tiles.sorting import sort, topk
 from hloc.targets.printer import comment
 
@@ -39,31 +39,31 @@ TEMPLATES: dict[str, Callable[..., tuple]] = {
 
 
 LIBRARY, CUDNN = "cublasLt", "cuDNN"
-WAYS: dict[str, Callable[[Tile, Machine], list[str]]] = {
-    "gemm": gemm_ways, "attention": attention_ways, "attention_gradient": attention_gradient_ways,
-    "convolution": convolution_ways,
+VARIANTS: dict[str, Callable[[Tile, Machine], list[str]]] = {
+    "gemm": gemm_variants, "attention": attention_variants, "attention_gradient": attention_gradient_variants,
+    "convolution": convolution_variants,
 }
 
 
-def ways(tile: Tile, gpu: Machine) -> list[str]:
-    """The names of the ways to compute a tile, the cost model's choice first."""
-    found = WAYS[tile.library_kernel](tile, gpu) if tile.library_kernel in WAYS else [""]
+def variants(tile: Tile, gpu: Machine) -> list[str]:
+    """The names of the variants to compute a tile, the cost model's choice first."""
+    found = VARIANTS[tile.library_kernel](tile, gpu) if tile.library_kernel in VARIANTS else [""]
     if tile.library_kernel == "gemm" and library_product(tile):
         return [*found, LIBRARY]
     return [*found, CUDNN] if tile.library_kernel == "convolution" and library_convolution(tile) else found
 
 
-def tile_source(tile: Tile, name: str, gpu: Machine, way: str = "") -> TileCode:
-    """The CUDA C of a tile. way: one of `ways`, or "" for the cost model's choice. Raises UnsupportedError for a
-    library kernel without a template."""
-    if way == LIBRARY:
+def tile_source(tile: Tile, name: str, gpu: Machine, variant: str = "") -> TileCode:
+    """The CUDA C of a tile. variant: one of `variants`, or "" for the cost model's choice. Raises UnsupportedError for
+    a library kernel without a template."""
+    if variant == LIBRARY:
         return library_call(tile, name)
-    if way == CUDNN:
+    if variant == CUDNN:
         return cudnn_call(tile, name, gpu)
     template = TEMPLATES.get(tile.library_kernel)
     if template is None:
         raise UnsupportedError(f"library kernel '{tile.library_kernel}' on target cuda")
-    chosen = (way,) if tile.library_kernel in WAYS else ()
+    chosen = (variant,) if tile.library_kernel in VARIANTS else ()
     text, launches, *scratch = template(tile, name, gpu, *chosen)
     return TileCode(text, (launches,) if isinstance(launches, Geometry) else tuple(launches), *scratch)
 

@@ -50,7 +50,7 @@ class Tiling(NamedTuple):
         return self.constants["SPLITS"]
 
     @property
-    def way(self) -> str:
+    def variant(self) -> str:
         """Its name in tuning files."""
         c = self.constants
         stages = f", {c['STAGES']} stages" if "STAGES" in c else ""
@@ -159,10 +159,10 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
 
 
 def in_order_of_f32(found: Iterable[Tiling], time: Callable[[Tiling], float]) -> list[Tiling]:
-    """Ways of an f32 product for which TF32 is allowed, by predicted time. With few tiles, full precision may be
+    """Variants of an f32 product for which TF32 is allowed, by predicted time. With few tiles, full precision may be
     faster. wgmma is last, because it truncates to TF32."""
-    ways = [t._replace(more_exact=t.numbers is None) for t in found]
-    return sorted(ways, key=lambda t: (t.grouped, time(t)))
+    variants = [t._replace(more_exact=t.numbers is None) for t in found]
+    return sorted(variants, key=lambda t: (t.grouped, time(t)))
 
 
 def in_registers(edge: int, width: int, size: int) -> Form:

@@ -10,7 +10,7 @@ from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Stmt, While
 from hloc.kernels.walks import with_expressions, with_parts
 
 
-def with_quotients(kernel: Kernel) -> Kernel:
+def with_fast_division(kernel: Kernel) -> Kernel:
     return kernel._replace(body=_all(kernel.body))
 
 

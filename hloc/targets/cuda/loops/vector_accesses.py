@@ -17,7 +17,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine
 from hloc.kernels.ir import Buffer, Expr, For, If, Load, Stmt, Store, While
 from hloc.kernels.walks import defined, expressions, parts, walk
-from hloc.targets.cuda.loops.kept_rows import unconditional
+from hloc.targets.cuda.loops.cache_read import unconditional
 
 PACK_BYTES = 16
 

@@ -2,7 +2,7 @@
 
 Lark's own takes a quarter of the time of a parse, mostly for unused lines and columns.
 
-    with_places(parser).parse("{0,1}", start="integers").meta.start_pos        0
+    with_positions(parser).parse("{0,1}", start="integers").meta.start_pos        0
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Place:
         self.end_pos = self.outer_end = end
 
 
-def with_places(parser: Lark) -> Lark:
+def with_positions(parser: Lark) -> Lark:
     """The same parser, which from now on sets places."""
     for rule, build in parser._callbacks.items():
         parser._callbacks[rule] = placed(build)

@@ -1,6 +1,6 @@
 """Passes for rare ops: the file of such a pass is imported when a module has one of these ops.
 
-    cholesky_expander = Late("cholesky_expander", "cholesky")
+    cholesky_expander = LazyPass("cholesky_expander", "cholesky")
     cholesky_expander(module, context)          False, and nothing imported, for a module without a cholesky
 
 One that is named without opcodes runs on any module.
@@ -16,7 +16,7 @@ from hloc.ir import Module
 from hloc.passes.context import PassContext
 
 
-class Late:
+class LazyPass:
     # Called like the pass `name` of the file of the same name, which has nothing to do without one of the opcodes. It
     # also has that pass's docstring.
     __doc__ = property(lambda self: self.function.__doc__)

@@ -4,8 +4,8 @@ In: a loop Kernel and the number of lanes that compute one of its rows (teams.py
 array for each operand that two or more of the row's loops read at the same positions, as in softmax and layer norm.
 teams.py distributes the array over the lanes. No lane holds more than REGISTERS.
 
-    for i VECTOR: m = max(m, x[r * 4096 + i])              for i: x0 = x[r * 4096 + i]; kept0[i] = x0; m = max(m, x0)
-    for j VECTOR: s += exp(x[r * 4096 + j] - m)        ->  for j: s += exp(kept0[j] - m)
+    for i VECTOR: m = max(m, x[r * 4096 + i])              for i: x0 = x[r * 4096 + i]; cached0[i] = x0; m = max(m, x0)
+    for j VECTOR: s += exp(x[r * 4096 + j] - m)        ->  for j: s += exp(cached0[j] - m)
 """
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Place(NamedTuple):
     constant: int
 
 
-def with_kept_rows(kernel: Kernel, lanes: int) -> Kernel:
+def with_cache_read(kernel: Kernel, lanes: int) -> Kernel:
     """The kernel with kept rows; the kernel itself if nothing is read twice, or rows are too long."""
     row = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
     body = _kept(row.body if row else kernel.body, kernel, lanes)
@@ -74,7 +74,7 @@ def _kept(body: tuple[Stmt, ...], kernel: Kernel, lanes: int) -> tuple[Stmt, ...
     for extent in dict.fromkeys(s.extent for s in rows):
         found = _Row([s for s in rows if s.extent == extent], known, readable, changing)
         for place, loops in found.readers():
-            array = Local(f"kept{len(arrays)}", place.type, extent)
+            array = Local(f"cached{len(arrays)}", place.type, extent)
             if len(loops) > 1 and _registers(array, lanes) <= left:
                 left -= _registers(array, lanes)
                 arrays.append(array)

@@ -1,4 +1,4 @@
-"""What several loops of a row read comes from memory once. That it is right: testdata/cuda/kept_rows.hlo, emulated by
+"""What several loops of a row read comes from memory once. That it is right: testdata/cuda/cache_read.hlo, emulated by
 test_cuda_kernels.py."""
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def reads(text: str) -> int:
 
 def test_operands_are_read_once():
     found = {}
-    for text in SEPARATOR.split((DATA / "cuda" / "kept_rows.hlo").read_text(encoding="utf-8")):
-        cases = collect(text, "kept_rows", machine=H200)
+    for text in SEPARATOR.split((DATA / "cuda" / "cache_read.hlo").read_text(encoding="utf-8")):
+        cases = collect(text, "cache_read", machine=H200)
         name = re.search(r"HloModule (\w+)", text).group(1)
         found[name] = [reads(kernel) for kernel in make_sources(program_of(cases), H200).kernels]
     assert found == READS

@@ -31,7 +31,7 @@ SHARE = 32                          # the fewest elements of an array that one o
 OWNER, WORK, FROM, TO = (Var(name, INDEX) for name in ("owner", "work", "own_from", "own_to"))
 
 
-def with_owners(kernel: Kernel, gpu: Machine) -> Kernel:
+def with_scatter_owners(kernel: Kernel, gpu: Machine) -> Kernel:
     """The kernel distributed over owners, if its form allows that."""
     updates = updates_of(kernel)
     place = place_of(updates, kernel) if updates else None
