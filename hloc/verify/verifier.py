@@ -11,24 +11,21 @@ compared with the written one. XLA's verifier is the model (xla/service/hlo_veri
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
-
-import numpy as np
+from collections.abc import Iterator
 
 from hloc.errors import VerifyError
-from hloc.ir import ELEMENT_TYPES, UNBOUNDED, Computation, Instruction, Module, Shape, reachable_computations
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, reachable_computations
 from hloc.ops.annotations import composite_problem, origin_problem
 from hloc.ops.checks import listed, text, unquoted
 from hloc.ops.op import Op
 from hloc.ops.table import OPS
-from hloc.text.header import aliases, donors, entry_layout, operand_aliases, place_of
+from hloc.text.header import operand_aliases
 from hloc.text.parser import parse_shape
+from hloc.verify.asynchronous import ending_errors
 from hloc.verify.buffers import buffer_errors
 from hloc.verify.devices import device_errors
-
-MAX_RANK = 64                 # NumPy's limit
-MAX_BYTES = 2**63 - 1
+from hloc.verify.header import header_errors
+from hloc.verify.shapes import agrees, check_literal, check_shape, operand_part, part_of, same_kind_of_type, same_type
 
 # All other ops may change the precision of floats: XLA's passes produce such mixtures.
 SAME_PRECISION = frozenset({
@@ -39,11 +36,6 @@ SAME_PRECISION = frozenset({
 
 COLLECTIVES_GROUP = re.compile(r"[{,]\s*_collectives_group\s*=")        # a name in frontend_attributes={...}
 PINNING = frozenset({'"Pin"', '"Unpin"'})
-
-# An asynchronous copy or collective ends in exactly one place.
-ENDINGS = {"copy-start": "copy-done", "all-gather-start": "all-gather-done", "all-reduce-start": "all-reduce-done",
-           "collective-permute-start": "collective-permute-done"}
-BEGINNINGS = {done: start for start, done in ENDINGS.items()}
 
 
 def verify(module: Module) -> None:
@@ -78,13 +70,13 @@ def rule_errors(module: Module) -> Iterator[VerifyError]:
             except VerifyError as error:
                 broken = True
                 yield error
-        yield from _ending_errors(computation)
+        yield from ending_errors(computation)
         yield from _thread_errors(computation)
     yield from _sharing_errors(reachable)
     if not broken:
         yield from device_errors(module, reachable)
         yield from buffer_errors(module, reachable)
-    yield from _header_errors(module)
+    yield from header_errors(module)
 
 
 # -- structure ---------------------------------------------------------------------------------------------------------
@@ -200,7 +192,7 @@ def check_instruction(instruction: Instruction, checked: set[int] | None = None)
     if inferred is not None and inferred is not instruction.shape:
         _check_result(instruction, inferred)
     if instruction.opcode == "constant":
-        _check_literal(instruction)
+        check_literal(instruction)
     elif instruction.opcode == "fusion":
         _check_fused(instruction)
     elif instruction.opcode == "async-start":
@@ -234,7 +226,7 @@ def _check_operand_aliases(instruction: Instruction) -> None:
             raise VerifyError(f"output_to_operand_aliasing: {text(instruction.shape)} has nothing at "
                               f"{listed(alias.output)}", instruction.span)
         operands = [o.shape for o in instruction.operands]
-        taken = _parameter_part(operands, alias.parameter, alias.parameter_index)
+        taken = operand_part(operands, alias.parameter, alias.parameter_index)
         if taken is None:
             raise VerifyError(f"output_to_operand_aliasing: there is no operand ({alias.parameter}, "
                               f"{listed(alias.parameter_index)})", instruction.span)
@@ -306,129 +298,6 @@ def _check_result(instruction: Instruction, inferred: Shape) -> None:
                           f"{text(inferred)}", instruction.span)
 
 
-def same_type(a: Shape, b: Shape) -> bool:
-    return a.element_type == b.element_type
-
-
-def same_kind_of_type(a: Shape, b: Shape) -> bool:
-    """Equal, or floats of any precision."""
-    return a.element_type == b.element_type or a.kind == b.kind == "float"
-
-
-def any_element_type(a: Shape, b: Shape) -> bool:
-    return a.is_array == b.is_array
-
-
-def agrees(inferred: Shape, written: Shape, types: Callable[[Shape, Shape], bool] = same_type) -> bool:
-    """Equal but for layouts and for which dimensions are dynamic; an unbounded dimension fits any."""
-    stack = [(inferred, written)]
-    while stack:
-        a, b = stack.pop()
-        if a is b:
-            continue
-        if not types(a, b):
-            return False
-        if a.dimensions != b.dimensions and not _sizes_agree(a.dimensions, b.dimensions):
-            return False
-        if a.is_aggregate != b.is_aggregate or len(a.tuple_shapes) != len(b.tuple_shapes):
-            return False
-        stack.extend(zip(a.tuple_shapes, b.tuple_shapes))
-    return True
-
-
-def _sizes_agree(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    return len(a) == len(b) and all(x == y or UNBOUNDED in (x, y) for x, y in zip(a, b))
-
-
-# -- shapes and literals -----------------------------------------------------------------------------------------------
-
-def check_shape(instruction: Instruction) -> None:
-    """Element types, sizes and layouts of an instruction's shape are valid, and its bytes fit into 64 bits."""
-    total, stack = 0, [instruction.shape]
-    while stack:
-        shape = stack.pop()
-        if shape.is_aggregate:
-            stack.extend(shape.tuple_shapes)
-        elif shape.is_array:
-            problem = _array_problem(shape)
-            if problem:
-                raise VerifyError(f"%{instruction.name}: {problem}", instruction.span)
-            total += abs(shape.num_bytes)
-    if total > MAX_BYTES:
-        raise VerifyError(f"%{instruction.name} has {total} bytes, which does not fit into 64 bits", instruction.span)
-
-
-def _array_problem(shape: Shape) -> str:
-    """The error of an array's shape; empty if there is none."""
-    if shape.element_type not in ELEMENT_TYPES:
-        return f"unknown element type {shape.element_type!r}"
-    if shape.rank > MAX_RANK:
-        return f"{shape.rank} dimensions are more than {MAX_RANK}"
-    if any(d < 0 and d != UNBOUNDED for d in shape.dimensions):
-        return f"negative dimension in {text(shape)}"
-    if shape.dynamic_dimensions and len(shape.dynamic_dimensions) != shape.rank:
-        return f"{len(shape.dynamic_dimensions)} dynamic flags for the {shape.rank} dimensions of {text(shape)}"
-    if shape.layout and sorted(shape.layout.minor_to_major) != list(range(shape.rank)):
-        return f"layout {shape.layout} is no order of the {shape.rank} dimensions of {text(shape)}"
-    return ""
-
-
-def _check_literal(instruction: Instruction) -> None:
-    """The value of a constant has the constant's shape; an elided one ({...}) has no value."""
-    stack = [(instruction.literal, instruction.shape)]
-    while stack:
-        literal, shape = stack.pop()
-        if literal is None:
-            continue
-        if isinstance(literal, tuple):
-            if not shape.is_aggregate or len(literal) != len(shape.tuple_shapes):
-                raise VerifyError(f"a tuple of {len(literal)} values is no {text(shape)}", instruction.span)
-            stack.extend(zip(literal, shape.tuple_shapes))
-        elif not _literal_fits(literal, shape):
-            raise VerifyError(f"a literal of {literal.dtype}{list(literal.shape)} is no {text(shape)}",
-                              instruction.span)
-
-
-def _literal_fits(literal: np.ndarray, shape: Shape) -> bool:
-    return shape.is_array and literal.shape == shape.dimensions and literal.dtype == ELEMENT_TYPES[
-        shape.element_type].dtype
-
-
-# -- beginnings and ends -----------------------------------------------------------------------------------------------
-
-def _ending_errors(computation: Computation) -> Iterator[VerifyError]:
-    starts = [i for i in computation.instructions if i.opcode in ENDINGS]
-    if starts:
-        yield from _start_errors(computation, starts)
-    yield from _consumer_errors(computation)
-    for instruction in computation.instructions:
-        begin = BEGINNINGS.get(instruction.opcode)
-        if begin and instruction.operands and instruction.operands[0].opcode != begin:
-            operand = instruction.operands[0]
-            yield VerifyError(f"the operand of {instruction.opcode} must be {begin}, but %{operand.name} is "
-                              f"{operand.opcode}", instruction.span)
-
-
-def _consumer_errors(computation: Computation) -> Iterator[VerifyError]:
-    """Each asynchronous -start and -update has exactly one -update or -done."""
-    starts = [i for i in computation.instructions
-              if i.opcode.endswith(("-start", "-update")) and i.opcode not in ENDINGS]
-    if not starts:
-        return
-    count = Counter(o for i in computation.instructions if i.opcode.endswith(("-update", "-done")) for o in i.operands)
-    for start in starts:
-        if count[start] != 1:
-            yield VerifyError(f"%{start.name} needs one -update or -done, but has {count[start]}", start.span)
-
-
-def _start_errors(computation: Computation, starts: list[Instruction]) -> Iterator[VerifyError]:
-    count = Counter(o for i in computation.instructions for o in i.operands if o.opcode in ENDINGS)
-    for start in starts:
-        if count[start] != 1:
-            yield VerifyError(f"%{start.name} needs one {ENDINGS[start.opcode]}, but is used {count[start]} times",
-                              start.span)
-
-
 def _thread_errors(computation: Computation) -> Iterator[VerifyError]:
     """Computations of loops, branches and fusions run on the thread of their caller."""
     for instruction in computation.instructions:
@@ -442,70 +311,3 @@ def _thread_errors(computation: Computation) -> Iterator[VerifyError]:
 
 def _thread(computation: Computation) -> str:
     return unquoted(str(computation.attributes.get("execution_thread", "main"))) or "main"
-
-
-# -- header ------------------------------------------------------------------------------------------------------------
-
-def _header_errors(module: Module) -> Iterator[VerifyError]:
-    yield from _layout_errors(module)
-    shapes = [p.shape for p in module.entry.parameters]
-    yield from _alias_errors(module, shapes)
-    for donor in donors(module):
-        if _parameter_part(shapes, donor.parameter, donor.parameter_index) is None:
-            yield _header_error(module, "buffer_donor",
-                                f"there is no ({donor.parameter}, {listed(donor.parameter_index)})")
-
-
-def _header_error(module: Module, key: str, message: str) -> VerifyError:
-    return VerifyError(f"{key}: {message}", place_of(module, key))
-
-
-def _layout_errors(module: Module) -> Iterator[VerifyError]:
-    """entry_computation_layout fits the entry's parameters and result.
-
-    Layouts may differ, and so may element types: texts edited by hand often forget them there, and XLA reads those.
-    """
-    key, written = "entry_computation_layout", entry_layout(module)
-    if written is None:
-        return
-    parameters, shapes = module.entry.parameters, written[0]
-    if len(parameters) != len(shapes):
-        yield _header_error(module, key, f"{len(shapes)} parameters, but the entry has {len(parameters)}")
-        return
-    pairs = [(f"parameter %{p.name}", p.shape, s) for p, s in zip(parameters, shapes)]
-    for what, shape, layout in [*pairs, ("the result", module.entry.root.shape, written[1])]:
-        if not agrees(shape, layout, any_element_type):
-            yield _header_error(module, key, f"{text(layout)} for {what}, which is {text(shape)}")
-
-
-def _alias_errors(module: Module, shapes: list[Shape]) -> Iterator[VerifyError]:
-    """Both sides exist and have the same number of bytes; no result and no parameter is named twice."""
-    taken: set[tuple] = set()
-    for alias in aliases(module):
-        result = part_of(module.entry.root.shape, alias.output)
-        parameter = _parameter_part(shapes, alias.parameter, alias.parameter_index)
-        sides = (("the result", alias.output), (f"parameter {alias.parameter}", alias.parameter_index))
-        for shape, (what, index) in zip((result, parameter), sides):
-            problem = "" if shape is not None and shape.is_array else "is no array"
-            if (what, index) in taken:
-                problem = "is named twice"
-            if problem:
-                yield _header_error(module, "input_output_alias", f"{what} at {listed(index)} {problem}")
-            taken.add((what, index))
-        if result is not None and parameter is not None and result.num_bytes != parameter.num_bytes:
-            yield _header_error(
-                module, "input_output_alias", f"{sides[0][0]} at {listed(alias.output)} is {text(result)}, "
-                f"{sides[1][0]} at {listed(alias.parameter_index)} is {text(parameter)}")
-
-
-def _parameter_part(parameters: list[Shape], number: int, index: tuple[int, ...]) -> Shape | None:
-    return part_of(parameters[number], index) if 0 <= number < len(parameters) else None
-
-
-def part_of(shape: Shape, index: tuple[int, ...]) -> Shape | None:
-    """The shape at an index into nested tuples; None if there is none."""
-    for position in index:
-        if not shape.is_aggregate or not 0 <= position < len(shape.tuple_shapes):
-            return None
-        shape = shape.tuple_shapes[position]
-    return shape
