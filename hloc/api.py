@@ -395,16 +395,17 @@ def compile_for_devices(source: str | Path | Module, devices: Sequence[Device], 
     own thread (hloc/evaluate/simulate.py) or process (hloc/evaluate/mpi.py): collectives wait for the other devices."""
     options = options or Options()
     module = load(source, options=options)
-    each = [replace(options, device=device) for device in devices]
     if target == "reference" and options.times_steps:
         raise UnsupportedError("target reference does not time its steps", hint="trace with target cpu")
     if target == "reference":
-        return [reference_executable(module, own) for own in each]
+        return [reference_executable(module, replace(options, device=device)) for device in devices]
     from hloc.targets import find
     chosen = find(target, options.march)
     counted = with_device_counts(module, devices[0].replica_count, devices[0].partition_count)
     optimized, program = optimized_plan(counted, chosen, options)
-    return [chosen.executable(program, optimized, own) for own in each]
+    first = chosen.executable(program, optimized, replace(options, device=devices[0]))
+    return [first, *(first.on_device(device) if first.on_device is not None else
+                     chosen.executable(program, optimized, replace(options, device=device)) for device in devices[1:])]
 
 
 def load_compiled(path: Path) -> Executable:

@@ -68,6 +68,8 @@ class Executable:
     profiled     times of the steps since the last call; None unless compiled with Options(profile=True)
     traced       when the steps ran since the last call; None unless compiled with Options(trace=N)
     optimized    the module after the passes, to be looked at; None where it is not known
+    devices      that a saved program is for
+    on_device    makes the executable of one of several devices (hloc/evaluate), from the same code
     recipe       returns a function and arguments that make this executable again: pickle writes these
     specialized  makes the executable for fixed parameters, by number, or returns None where that is this one; None:
                  fixing them has no effect
@@ -87,6 +89,8 @@ class Executable:
     profiled: Callable[[], tuple[StepTime, ...]] | None = None
     traced: Callable[[], RunTrace] | None = None
     optimized: Callable[[], Module] | None = None
+    devices: int = 1
+    on_device: Callable[[Any], Executable] | None = None
     recipe: Callable[[], tuple[Callable[..., Executable], tuple[Any, ...]]] | None = None
     specialized: Callable[[frozenset[int]], Executable | None] | None = None
     bound_to: tuple[Executable, dict[int, Any]] | None = None

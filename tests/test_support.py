@@ -9,7 +9,9 @@ import pytest
 from op_examples import FOLDER, read_examples
 
 import hloc
+from hloc.devices import with_device_counts
 from hloc.errors import UnsupportedError
+from hloc.evaluate.simulate import simulated_devices
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
 from hloc.ops.known_calls import CUSTOM_CALLS
@@ -57,6 +59,14 @@ def test_custom_calls_are_named():
     assert [n for n in CUSTOM_CALLS if n not in LINEAR_ALGEBRA and f"`{n}`" not in PAGE] == []
 
 
+def for_its_devices(example):
+    """The module, with as many devices as its cases have."""
+    module = hloc.load(example.text + "\n")
+    count = max((len(case.outputs) for case in example.cases if case.devices), default=1)
+    device = simulated_devices(module, count)[0]
+    return with_device_counts(module, device.replica_count, device.partition_count)
+
+
 @pytest.mark.parametrize("target", COLUMNS)
 def test_examples_do_what_the_page_says(target):
     """Each example compiles, or is refused by name; nothing else may happen. Nothing is built here."""
@@ -66,7 +76,7 @@ def test_examples_do_what_the_page_says(target):
         for example in read_examples(path):
             cell = said[opcode][COLUMNS[target]]
             try:
-                _ = hloc.compile(example.text + "\n", target, run=False).source
+                _ = hloc.compile(for_its_devices(example), target, run=False).source
             except UnsupportedError as error:
                 named = re.sub("-(start|done)$", "", opcode) in error.message
                 if cell == "yes" or not named:

@@ -9,6 +9,7 @@ from hloc.cli.color import echo_code
 from hloc.cli.options import (
     fusion_option,
     memory_limit_option,
+    mesh_option,
     module_argument,
     pass_options,
     precision_options,
@@ -17,10 +18,11 @@ from hloc.cli.options import (
     tuning_option,
 )
 from hloc.cli.pass_times import needs_times, show_times
+from hloc.cli.run_devices import for_devices
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import UsageError
-from hloc.executable import Executable, checked_name
-from hloc.files import check_target
+from hloc.executable import HEADER_MARK, Executable, checked_name, is_own_header
+from hloc.files import check_target, writing
 
 EPILOG = """\b
 Endings:
@@ -32,6 +34,7 @@ Endings:
 Examples:
   hloc compile model.hlo -o model.so
   hloc compile model.hlo -o model.so --name encoder --march x86-64-v3
+  hloc compile model.hlo -o model.so --mesh data=2,model=2 --communicator mpi
   hloc compile model.hlo -o model.cubin --target h200
   hloc compile model.hlo -o - --emit c"""
 
@@ -53,6 +56,13 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
               help="With .cubin: also a C program that loads and runs it over the CUDA driver API.")
 @click.option("--march", default="native", show_default=True, metavar="CPU",
               help="The CPU to compile for, as the C compiler's -march names it: x86-64-v3, skylake ...")
+@click.option("--devices", type=click.IntRange(1), metavar="N",
+              help="Compile the program of each of N devices, which exchange arrays in collectives; a module with "
+                   "sharding annotations is partitioned. Default: as the module's header says.")
+@mesh_option
+@click.option("--communicator", "communicators", type=click.Choice(["threads", "mpi"]), multiple=True,
+              help="With .so and .c of several devices: also write the C files through which devices that are threads, "
+                   "or MPI processes, exchange arrays.")
 @time_passes_option
 @click.option("--json", "as_json", is_flag=True, help="With --time-passes: as JSON, on stderr.")
 @fusion_option
@@ -60,8 +70,8 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
 @memory_limit_option
 @tuning_option
 @reading_options
-def compile_command(module, output, emit, target, name, host, march, time_passes, as_json, fusion, precision,
-                    memory_limit, tuning, reading) -> None:
+def compile_command(module, output, emit, target, name, host, march, devices, mesh, communicators, time_passes, as_json,
+                    fusion, precision, memory_limit, tuning, reading) -> None:
     """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
@@ -76,9 +86,12 @@ def compile_command(module, output, emit, target, name, host, march, time_passes
                           march=march, timings=[])
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
-        exe = compile(parsed, target, options=options, consume=True, run=False)
+        exe = compile(for_devices(parsed, devices, mesh, reading.strict), target, options=options, consume=True,
+                      run=False)
         progress.report("write")
         _write(exe, output, suffix, name, host or "")
+        for kind in communicators:
+            _write_communicator(kind, output, suffix)
     if output != "-" and not as_json:
         click.echo(f"{output}: {Path(output).stat().st_size:,} bytes, target {exe.target}", err=True)
     if time_passes:
@@ -92,6 +105,16 @@ def _write(exe: Executable, output: str, suffix: str, name: str, host: str) -> N
         echo_code(exe.source if suffix in (".c", ".cu") else exe.text(suffix), LANGUAGES[suffix])
         return
     exe.save(output, name=name, host=host)
+
+
+def _write_communicator(kind: str, output: str, suffix: str) -> None:
+    """Its C files, beside the output."""
+    from hloc.targets.cpu.program.export import communicator_sources
+    if output == "-" or suffix not in (".so", ".c"):
+        raise UsageError("--communicator goes with -o FILE.so and -o FILE.c")
+    for name, text in communicator_sources(kind).items():
+        with writing(Path(output).with_name(name), is_own=is_own_header) as file:
+            file.write((HEADER_MARK + text).encode())
 
 
 def _suffix(output: str, emit: str | None, target: str | None) -> str:

@@ -41,6 +41,7 @@ from hloc.cli.run_devices import (
     run_on_devices,
     runs_whole,
     setting_for,
+    setting_for_compiled,
     show_outcomes,
 )
 from hloc.cli.run_trace import check_trace, write_device_traces, write_trace
@@ -137,7 +138,8 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
         parsed = read_program(module, reading, progress, inputs)
         if isinstance(parsed, Executable):
             _for_compiled(module, parsed, target, {
-                "--devices": devices, "--mesh": mesh, "--profile": profile, "--trace": trace,
+                "--devices": devices if parsed.devices == 1 else None, "--mesh": mesh, "--profile": profile,
+                "--trace": trace,
                 "--time-passes": time_passes, "--custom-call": custom_calls, "--infeed": infeeds,
                 "--recv": received, "--outfeed": outfeed,
                 "--fusion off": fusion == "off", "--exact or --f32": precision,
@@ -147,7 +149,8 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
                           passes=pass_options(fusion, memory_limit, precision), profile=profile, tuning=tuning,
                           trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
-        setting = Setting([]) if isinstance(parsed, Executable) else setting_for(parsed, devices, mesh, reading.strict)
+        setting = setting_for_compiled(parsed, devices) if isinstance(parsed, Executable) else setting_for(
+            parsed, devices, mesh, reading.strict)
         several, whole = setting.devices, None
         if several:
             _for_one_device({"--profile": profile, "--outfeed": outfeed, "--time-passes": time_passes,

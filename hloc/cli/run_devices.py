@@ -15,7 +15,7 @@ import numpy as np
 
 from hloc import __version__
 from hloc.cli.terminal import input_reader, results_table
-from hloc.devices import PARTITIONED, device_counts, is_launched, needs_partitioner
+from hloc.devices import PARTITIONED, device_counts, is_launched, needs_partitioner, with_device_counts
 from hloc.errors import HlocError, UsageError
 from hloc.inputs import Named, entry_parameters
 from hloc.inputs.global_arrays import parameters_of
@@ -63,6 +63,34 @@ def setting_for(module: Module, asked: int | None, mesh: dict[str, int] | None, 
     return Setting(list(simulated_devices(divided.module if divided else module, count)), divided)
 
 
+def for_devices(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Module:
+    """The program of each device, whose header has their number; the module itself where nothing asks for more than
+    one."""
+    divided = _divided(module, mesh, asked, strict) if asked or mesh else None
+    if divided is not None:
+        return divided.module if device_counts(divided.module) != (1, 1) else with_device_counts(
+            divided.module, 1, divided.count)
+    replicas, partitions = device_counts(module)
+    if asked in (None, replicas * partitions):
+        return module
+    if replicas * partitions > 1:
+        raise UsageError(f"{module.name} is for {replicas * partitions} devices, not for {asked}")
+    return with_device_counts(module, asked, 1)
+
+
+def setting_for_compiled(exe: Executable, asked: int | None) -> Setting:
+    """The devices that a compiled file is for. Raises UsageError where the run has another number."""
+    if exe.devices == 1:
+        return Setting([])
+    if is_launched():
+        from hloc.evaluate.mpi import process_device
+        return Setting([process_device(exe.devices)])
+    if asked not in (None, exe.devices):
+        raise UsageError(f"{exe.name} was compiled for {exe.devices} devices, not for {asked}")
+    from hloc.evaluate.simulate import thread_devices
+    return Setting(thread_devices(exe.devices, 1))
+
+
 def _divided(module: Module, mesh: dict[str, int] | None, count: int | None, strict: bool) -> Partition | None:
     """The module of one device; None where each device runs the text, and it does not say of what arrays."""
     if count == 1 and not mesh:
@@ -92,9 +120,8 @@ def ending_all(devices: Sequence[Device]) -> Iterator[None]:
 
 
 def _has_collectives(module: Module) -> bool:
-    from hloc.ops.collectives import COLLECTIVES
-    return any(i.opcode.removesuffix("-start") in COLLECTIVES
-               for c in reachable_computations(module.entry) for i in c.instructions)
+    from hloc.ops.collectives import meets_devices
+    return any(meets_devices(i) for c in reachable_computations(module.entry) for i in c.instructions)
 
 
 class Outcome(NamedTuple):
@@ -115,12 +142,14 @@ def runs_whole(setting: Setting, names: Sequence[str]) -> bool:
     return not is_launched()
 
 
-def run_on_devices(module: Module, setting: Setting, target: str, options, inputs: Sequence[str],
+def run_on_devices(module: Module | Executable, setting: Setting, target: str, options, inputs: Sequence[str],
                    output: str | None) -> list[Outcome]:
-    """Compile once, run on all at the same time. `{device}` in file names stands for the device's number; names without
-    it are of whole arrays, where the module tells how these are divided."""
+    """Compile a module once, or take a compiled file, and run it on all at the same time. `{device}` in file names
+    stands for the device's number; names without it are of whole arrays, where the module tells how they are
+    divided."""
     from hloc.api import compile_for_devices
     from hloc.evaluate.simulate import SimulatedDevice, run_concurrently
+    from hloc.executable import Executable
     from hloc.inputs.files import write_outputs
     devices = setting.devices
     if output and MARK not in output and not _joins(setting, output):
@@ -128,9 +157,13 @@ def run_on_devices(module: Module, setting: Setting, target: str, options, input
     if is_launched():
         from hloc.evaluate.mpi import MpiDevice
         assert isinstance(devices[0], MpiDevice)
-        devices[0].check_same(f"{__version__} {target} {options.passes} {setting.module or module}")
+        text = module.source if isinstance(module, Executable) else str(setting.module or module)
+        devices[0].check_same(f"{__version__} {target} {options.passes} {text}")
     arrays = device_arrays(module, setting, inputs)
-    executables = compile_for_devices(setting.module or module, devices, target, options=options)
+    if isinstance(module, Executable):
+        executables = [module.on_device(device) for device in devices]
+    else:
+        executables = compile_for_devices(setting.module or module, devices, target, options=options)
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
     options.report("run")
     simulated = [device for device in devices if isinstance(device, SimulatedDevice)]
@@ -177,15 +210,16 @@ def show_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
         results_table(named, results)
 
 
-def device_arrays(module: Module, setting: Setting, inputs: Sequence[str]) -> list[list[np.ndarray]]:
+def device_arrays(module: Module | Executable, setting: Setting, inputs: Sequence[str]) -> list[list[np.ndarray]]:
     """Each device's inputs: its own files, where names have the mark; else parts of whole arrays, or all of them where
     the module does not say of what they are parts."""
     devices, divided = setting
+    own = setting.module or module
+    parameters = entry_parameters(own) if isinstance(own, Module) else own.parameters
     if any(MARK in name for name in inputs):
-        parameters = entry_parameters(setting.module or module)
         return [input_reader([n.replace(MARK, str(d.number)) for n in inputs], module)(parameters) for d in devices]
     if divided is None:
-        return [input_reader(inputs, module)(entry_parameters(module))] * len(devices)
+        return [input_reader(inputs, module)(parameters)] * len(devices)
     arrays = input_reader(inputs, module)(parameters_of(divided.takes))
     return [divided.parts(arrays, d.number) for d in devices]
 

@@ -19,7 +19,7 @@ from hloc.errors import RunError, UnsupportedError, elided_constant
 from hloc.evaluate.elementwise_groups import Group, parts_of
 from hloc.evaluate.lookahead import run_loop
 from hloc.inputs import check_inputs, within_bounds
-from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, leaves, numpy_dtype
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.ir.clone import clone_module
 from hloc.ops.conversions import reinterpret
 from hloc.ops.dynamic_shapes import sets_silently, write_dynamic_shapes
@@ -231,6 +231,7 @@ class Device:
     def __init__(self, replica: int = 0, partition: int = 0, replica_count: int = 1, partition_count: int = 1):
         self.replica, self.partition = replica, partition
         self.replica_count, self.partition_count = replica_count, partition_count
+        self.posted: dict[int, list[Value]] = {}       # by channels, to itself
 
     @property
     def number(self) -> int:
@@ -240,10 +241,26 @@ class Device:
     def count(self) -> int:
         return self.replica_count * self.partition_count
 
+    @property
+    def neighbours(self) -> int:
+        """How many devices, this one too, share the CPUs."""
+        return 1
+
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
         """Exchange values at `instruction`: gives this device's value, waits for the members' values (by device
         number)."""
         return [value]
+
+    def post(self, instruction: Instruction, target: int, channel: int, value: Value) -> None:
+        """Send a value to another device, or to itself."""
+        self.posted.setdefault(channel, []).append(value)
+
+    def fetch(self, instruction: Instruction, source: int, channel: int, shape: Shape) -> Value:
+        """The oldest value that a device has sent on a channel and that is not received yet. Raises RunError if none
+        comes."""
+        if not self.posted.get(channel):
+            raise RunError(f"{instruction.opcode} %{instruction.name} waits for what nobody sends", instruction.span)
+        return self.posted[channel].pop(0)
 
     def combined(self, instruction: Instruction, members: Sequence[int], arrays: Sequence[np.ndarray],
                  join: Join) -> list[np.ndarray]:

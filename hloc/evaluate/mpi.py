@@ -9,17 +9,21 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from hloc.devices import device_counts, refuse_unpartitioned
-from hloc.errors import RunError, UsageError
+from hloc.errors import RunError, Span, UsageError
 from hloc.evaluate.evaluator import Device
-from hloc.ir import Instruction, Module
-from hloc.ops.values import Value, flatten
+from hloc.ir import Instruction, Module, Shape, leaves, numpy_dtype
+from hloc.machine import available_cores
+from hloc.ops.values import Value, flatten, unflatten
 
 TIMEOUT = "HLOC_DEVICE_TIMEOUT"
+MOST_TAGS = 32768                # of messages, that every MPI has
+CLOCK_TURNS = 16                 # tests between two looks at the clock
 SPINS, PAUSE = 2000, 1e-4        # tests of a request before a process sleeps between them; for how long, in seconds
 
 
@@ -50,6 +54,14 @@ def mpi_device(module: Module) -> MpiDevice:
     return MpiDevice(world, replica, partition, replicas, partitions)
 
 
+def process_device(count: int) -> MpiDevice:
+    """The same for a program of so many devices."""
+    world = _mpi().COMM_WORLD
+    if count != world.size:
+        raise RunError(f"the program is for {count} devices, not {world.size} processes")
+    return MpiDevice(world, world.rank, 0, count, 1)
+
+
 class DifferentProgramsError(RunError):
     """All processes know of it, and none waits for another."""
 
@@ -71,8 +83,24 @@ class MpiDevice(Device):
 
     def __init__(self, world, replica: int, partition: int, replica_count: int, partition_count: int):
         super().__init__(replica, partition, replica_count, partition_count)
-        self.world = world
+        self.world, self.mpi = world, _mpi()
+        shared = world.Split_type(self.mpi.COMM_TYPE_SHARED)         # all processes are here now
+        self.processes_here = shared.size
+        shared.Free()
         self.groups: dict[tuple[int, ...], object] = {}
+        self.sent: list[tuple[Any, np.ndarray]] = []   # messages on their way
+        self.compiled: Any = None                      # the communicator of compiled programs
+
+    def communicator(self, make: Callable[[], Any]) -> Any:
+        """That of compiled programs, made once (hloc/targets/cpu/execution/mpi.py)."""
+        if self.compiled is None:
+            self.compiled = make()
+        return self.compiled
+
+    @property
+    def neighbours(self) -> int:
+        """The processes on this machine."""
+        return self.processes_here
 
     def check_same(self, text: str) -> None:
         """Raises DifferentProgramsError, in all processes, where they do not all have this text: they would wait for
@@ -96,23 +124,37 @@ class MpiDevice(Device):
         arrays = [np.ascontiguousarray(a) for a in flatten(value)]
         own = np.concatenate([a.reshape(-1).view(np.uint8) for a in arrays]) if arrays else np.zeros(0, np.uint8)
         everybody = np.empty((len(members), own.size), np.uint8)
-        self._wait(self._communicator(tuple(members)).Iallgather(own, everybody), instruction, members)
+        name = f"{instruction.opcode} %{instruction.name}"
+        self.wait(self.group(tuple(members)).Iallgather(own, everybody), name, members, instruction.span)
         return [_like(value, row) for row in everybody]
 
-    def _wait(self, request, instruction: Instruction, members: Sequence[int]) -> None:
+    def post(self, instruction: Instruction, target: int, channel: int, value: Value) -> None:
+        own = np.concatenate([np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in flatten(value)])
+        self.sent.append((self.world.Isend(own, target, channel % MOST_TAGS), own))
+
+    def fetch(self, instruction: Instruction, source: int, channel: int, shape: Shape) -> Value:
+        arrays = [np.zeros(s.dimensions, numpy_dtype(s.element_type)) for s in leaves(shape)]
+        row = np.empty(sum(a.nbytes for a in arrays), np.uint8)
+        name = f"{instruction.opcode} %{instruction.name}"
+        self.wait(self.world.Irecv(row, source, channel % MOST_TAGS), name, [source], instruction.span)
+        return _like(unflatten(shape, iter(arrays)), row)
+
+    def wait(self, request, name: str, members: Sequence[int], span: Span | None = None) -> None:
         """Raises RunError where the others do not come within the limit."""
         start, limit, turns = time.monotonic(), seconds_to_wait(), 0
+        shares = self.neighbours > available_cores()
         while not request.Test():
             turns += 1
             if turns > SPINS:
                 time.sleep(PAUSE)
-            if time.monotonic() - start > limit:
+            elif shares:
+                os.sched_yield()
+            if turns % CLOCK_TURNS == 0 and time.monotonic() - start > limit:
                 others = [m for m in members if m != self.number]
-                raise RunError(f"device {self.number} has waited {limit:g} s at {instruction.opcode} "
-                               f"%{instruction.name} for the devices {others}", instruction.span,
+                raise RunError(f"device {self.number} has waited {limit:g} s at {name} for the devices {others}", span,
                                hint=f"one of them hangs, or takes longer: {TIMEOUT}=SECONDS sets the limit")
 
-    def _communicator(self, members: tuple[int, ...]):
+    def group(self, members: tuple[int, ...]):
         """One per group, made when the group first meets: ranks within it are in the order of `members`."""
         if members == tuple(range(self.count)):
             return self.world

@@ -12,16 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hloc.devices import device_counts, refuse_unpartitioned
 from hloc.errors import RunError
 from hloc.evaluate.evaluator import CustomCall, Device, Join, Options, evaluate
-from hloc.ir import Instruction, Module
+from hloc.ir import Instruction, Module, Shape
 from hloc.ops.values import Value
 
+PATIENCE = 0.3                  # seconds for devices to end after Ctrl-C
 BLOCK = 1 << 15                  # elements that are combined at once: wider copies of them stay in the L2 cache
 
 
@@ -43,8 +44,14 @@ def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
     replicas, partitions = device_counts(module)
     if replicas * partitions != count:
         replicas, partitions = (1, count) if partitions > 1 else (count, 1)
-    rendezvous = _Rendezvous(count)
-    return [SimulatedDevice(rendezvous, *divmod(number, partitions), replicas, partitions) for number in range(count)]
+    return thread_devices(replicas, partitions)
+
+
+def thread_devices(replicas: int, partitions: int) -> list[SimulatedDevice]:
+    """Devices of one simulation, by their numbers."""
+    rendezvous = _Rendezvous(replicas * partitions)
+    return [SimulatedDevice(rendezvous, replica, partition, replicas, partitions)
+            for replica in range(replicas) for partition in range(partitions)]
 
 
 def run_concurrently(devices: Sequence[SimulatedDevice], runs: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -55,16 +62,34 @@ def run_concurrently(devices: Sequence[SimulatedDevice], runs: Sequence[Callable
     threads = [_Run(device, run) for device, run in zip(devices, runs)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:                                    # such as Ctrl-C: those that wait for others end
+        devices[0].rendezvous.stop()
+        for thread in threads:
+            thread.join(PATIENCE)
+        raise
     failures = [thread.error for thread in threads if thread.error is not None]
     if failures:
-        raise min(failures, key=lambda e: isinstance(e, _Abandoned))      # the cause before its consequences
+        raise min(failures, key=_is_consequence)
     return [thread.result for thread in threads]
 
 
-class _Abandoned(RunError):
-    """Another device failed while this one waited for it."""
+def _is_consequence(error: BaseException) -> int:
+    """The cause comes before its consequences."""
+    return 2 - error.is_cause if isinstance(error, AbandonedError) else 0
+
+
+class AbandonedError(RunError):
+    """Another device failed, or ended, while this one waited for it. is_cause: the others do not come although none
+    has failed."""
+
+    is_cause = False
+
+    def __init__(self, message: str, *where: object, is_cause: bool = True):
+        super().__init__(message, *where)
+        self.is_cause = is_cause
 
 
 class _Run(threading.Thread):
@@ -82,7 +107,7 @@ class _Run(threading.Thread):
         except BaseException as error:                                    # handed to the caller's thread
             self.error = error
         finally:
-            self.device.rendezvous.leave()
+            self.device.rendezvous.leave(self.device.number)
 
 
 class SimulatedDevice(Device):
@@ -93,6 +118,10 @@ class SimulatedDevice(Device):
         self.rendezvous = rendezvous
         self.visits: Counter = Counter()
 
+    @property
+    def neighbours(self) -> int:
+        return self.count
+
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
         if len(members) == 1:
             return [value]
@@ -101,6 +130,12 @@ class SimulatedDevice(Device):
         self.visits[place] += 1
         return self.rendezvous.exchange((*place, self.visits[place]), instruction, members, self.number, value)
 
+
+    def post(self, instruction: Instruction, target: int, channel: int, value: Value) -> None:
+        self.rendezvous.post((channel, self.number, target), value)
+
+    def fetch(self, instruction: Instruction, source: int, channel: int, shape: Shape) -> Value:
+        return self.rendezvous.fetch((channel, source, self.number), instruction)
 
     def combined(self, instruction: Instruction, members: Sequence[int], arrays: Sequence[np.ndarray],
                  join: Join) -> list[np.ndarray]:
@@ -134,6 +169,7 @@ class _Rendezvous:
     def __init__(self, count: int):
         self.condition = threading.Condition()
         self.count = count
+        self.compiled: CompiledDevices | None = None          # those of compiled programs
         self.begin()
 
     def begin(self) -> None:
@@ -142,6 +178,26 @@ class _Rendezvous:
         self.waiting = 0                # of them, those that wait for others
         self.table: dict[tuple, dict[int, Value]] = {}
         self.taken: Counter = Counter()
+        self.posted: dict[tuple[int, int, int], list[Value]] = {}         # messages: channel, source, target
+        self.wanted: set[tuple[int, int, int]] = set()                    # those that a device waits for
+        self.stopped = False
+        if self.compiled is not None:
+            self.compiled.reset()
+
+    def threads(self, make: Callable[[int], CompiledDevices]) -> CompiledDevices:
+        """The devices of compiled programs, made once."""
+        with self.condition:
+            if self.compiled is None:
+                self.compiled = make(self.count)
+            return self.compiled
+
+    def stop(self) -> None:
+        """Let all that wait fail."""
+        with self.condition:
+            self.stopped = True
+            self.condition.notify_all()
+        if self.compiled is not None:
+            self.compiled.stop()
 
     def exchange(self, occasion: tuple, instruction: Instruction, members: Sequence[int], number: int,
                  value: Value) -> list[Value]:
@@ -160,16 +216,50 @@ class _Rendezvous:
                 del self.table[occasion], self.taken[occasion]
             return [held[m] for m in members]
 
+    def post(self, place: tuple[int, int, int], value: Value) -> None:
+        """place: channel, source, target."""
+        with self.condition:
+            self.posted.setdefault(place, []).append(value)
+            if place in self.wanted:
+                self.wanted.remove(place)
+                self.waiting -= 1
+                self.condition.notify_all()
+
+    def fetch(self, place: tuple[int, int, int], instruction: Instruction) -> Value:
+        with self.condition:
+            if not self.posted.get(place):
+                self.waiting += 1
+                self.wanted.add(place)
+            while not self.posted.get(place):
+                self._refuse_if_none_comes(instruction, [place[1]])
+                self.condition.wait()
+            return self.posted[place].pop(0)
+
+    def _refuse_if_none_comes(self, instruction: Instruction, missing: Sequence[int]) -> None:
+        if self.stopped or self.waiting >= self.running:
+            self.condition.notify_all()
+            raise AbandonedError(f"{instruction.opcode} %{instruction.name} waits for the devices {list(missing)}, "
+                                 "which do not come", instruction.span)
+
     def _wait(self, instruction: Instruction, held: dict[int, Value], members: Sequence[int]) -> None:
         while len(held) < len(members):
-            if self.waiting >= self.running:
-                self.condition.notify_all()
-                missing = [m for m in members if m not in held]
-                raise _Abandoned(f"{instruction.opcode} %{instruction.name} waits for the devices {missing}, "
-                                 "which do not come", instruction.span)
+            self._refuse_if_none_comes(instruction, [m for m in members if m not in held])
             self.condition.wait()
 
-    def leave(self) -> None:
+    def leave(self, device: int) -> None:
+        """A device has ended."""
+        if self.compiled is not None:
+            self.compiled.leave(device)
         with self.condition:
             self.running -= 1
             self.condition.notify_all()
+
+
+class CompiledDevices(Protocol):
+    """What waits for others in compiled programs (hloc/targets/cpu/execution/communicators.py)."""
+
+    def reset(self) -> None: ...
+
+    def leave(self, device: int) -> None: ...
+
+    def stop(self) -> None: ...

@@ -84,7 +84,51 @@ class HostCall(NamedTuple):
     scratch: Ref | None = None
 
 
-Step = Union[Launch, Copy, WhileLoop, Branch, HostCall]
+class Block(NamedTuple):
+    """One array of a collective: a block is `rows` runs of `run` bytes, which are `stride` bytes apart in the array of
+    the blocks of all members. op, combine: of a reduction, add ... or "other", and the kernel that combines elements of
+    all members (collectives.py)."""
+
+    type: str
+    rows: int
+    run: int
+    stride: int
+    op: str = ""
+    combine: int | None = None
+
+
+class Collective(NamedTuple):
+    """Exchange arrays with other devices, as targets/cpu/runtime/communicator.h says. It is started by one step and
+    done by another: between them nothing may touch its arrays.
+
+    number     of this collective among those of the program; a send and its recv have the same
+    kind       of the operation: all-reduce ...
+    is_done    whether this step waits for the end
+    arguments, results     the arrays, or blocks of them
+    groups, pairs          of devices
+    """
+
+    number: int
+    kind: str
+    is_done: bool
+    arguments: tuple[Ref, ...]
+    results: tuple[Ref, ...]
+    blocks: tuple[Block, ...]
+    groups: tuple[tuple[int, ...], ...]
+    pairs: tuple[tuple[int, int], ...]
+    instruction: Instruction | None = None
+
+
+class DeviceNumber(NamedTuple):
+    """Store device / divisor % modulus, a u32: the number of the device's replica or partition."""
+
+    result: Ref
+    divisor: int
+    modulus: int
+    instruction: Instruction | None = None
+
+
+Step = Union[Launch, Copy, WhileLoop, Branch, HostCall, Collective, DeviceNumber]
 
 
 def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
@@ -147,6 +191,7 @@ class Program(NamedTuple):
     gaps       of the arena, offset and size: what nothing may touch, where $HLOC_SANITIZE asks for them
     setup      steps of the first run alone: what is computed from bound parameters and from nothing else
     held       bytes of the arrays that setup makes; they stay. The first is a flag, zero until setup is done
+    devices    replicas times partitions that the program is for
     """
 
     name: str
@@ -161,6 +206,17 @@ class Program(NamedTuple):
     gaps: tuple[tuple[int, int], ...] = ()
     setup: tuple[Step, ...] = ()
     held: tuple[int, ...] = ()
+    devices: int = 1
+
+    @property
+    def meets(self) -> bool:
+        """Whether a run takes a communicator: it exchanges arrays with other devices, or reads its own number."""
+        return any(isinstance(step, (Collective, DeviceNumber)) for step in all_steps(self.steps))
+
+    @property
+    def communicating(self) -> int:
+        """How many devices the program is for, if its runs take a communicator; else 0."""
+        return self.devices if self.meets else 0
 
     @property
     def peak(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,34 @@ import numpy as np
 from hloc.analysis.aliasing import branch_operands, branch_origins, module_invariants
 from hloc.analysis.loop_annotations import known_trip_count
 from hloc.analysis.structure import Structures
+from hloc.devices import device_counts
 from hloc.errors import HlocError, UnsupportedError, elided_constant
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.kernels.bound import BoundValues, Place
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
+from hloc.kernels.collectives import Exchange, collective_key, exchanges_of
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.lower import Lowered, lower
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Packing, Program, Ref, Step, WhileLoop, Workspace
+from hloc.kernels.plan import (
+    Block,
+    Branch,
+    Collective,
+    Copy,
+    DeviceNumber,
+    HostCall,
+    Launch,
+    Packing,
+    Program,
+    Ref,
+    Step,
+    WhileLoop,
+    Workspace,
+)
 from hloc.kernels.plan import Value as PlanValue
 from hloc.machine import Machine
 from hloc.ops.checks import target_of
-from hloc.ops.collectives import COLLECTIVES
+from hloc.ops.collectives import COLLECTIVES, OWN_NUMBERS, meets_devices
 from hloc.ops.host import transfer_name
 
 DEEPEST_NESTING = 200
@@ -69,6 +86,7 @@ class Planner:
     sharing: list[tuple[Value, Value, int]] = field(default_factory=list)
     makers: dict[Value, Instruction] = field(default_factory=dict)
     scratch: set[Value] = field(default_factory=set)         # of library kernels of the target
+    collective_numbers: dict = field(default_factory=dict)
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
     time: int = 0
     depth: int = 0
@@ -131,6 +149,8 @@ class Planner:
             return self.conditional(instruction, operands, steps)
         if opcode == "call":
             return self.call(instruction, operands, steps)
+        if self.machine.kind == "cpu" and meets_devices(instruction):
+            return self.collective(instruction, operands, steps)
         if opcode == "custom-call" or opcode in TRANSFERS or opcode in COLLECTIVES:
             return self.host_call(instruction, operands, steps)
         return self.launch(instruction, operands, steps)
@@ -352,6 +372,32 @@ class Planner:
     def _is_born_after(self, value: Value, time: int) -> bool:
         return self.assignment.root(value).first > time
 
+    def collective(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+        """Steps that start a collective and wait for it."""
+        made = self.fresh(instruction)
+        given = [v for o in operands for v in o]
+        for value in given:
+            self.assignment.use(value, self.time)
+        for value in made:
+            self.assignment.define(value, self.time)
+        replicas, partitions = device_counts(self.module)
+        if instruction.opcode in OWN_NUMBERS:
+            divisor, modulus = (partitions, replicas) if instruction.opcode == "replica-id" else (1, partitions)
+            steps.append(Draft(lambda ref: DeviceNumber(ref(made[0]), divisor, modulus, instruction)))
+            return made
+        taken = {"send": [], "recv": made[:-1]}.get(instruction.opcode, made)
+        for exchange in exchanges_of(instruction, replicas, partitions):
+            number = self.collective_numbers.setdefault(collective_key(instruction, exchange),
+                                                        len(self.collective_numbers))
+            combines = [self.kernel(kernel) for kernel in exchange.kernels] or [None] * len(exchange.blocks)
+            blocks = tuple(b._replace(combine=c) for b, c in zip(exchange.blocks, combines))
+            for is_done in (False, True):
+                steps.append(Draft(partial(_collective_step, instruction, exchange, blocks, number, is_done, given,
+                                           taken)))
+        if instruction.opcode == "send":
+            self.copy(made[0], given[0], steps)
+        return made
+
     def host_call(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
         """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py, collectives.py)."""
         results = self.fresh(instruction)
@@ -371,6 +417,17 @@ class Planner:
         room = self.room([unplaced], instruction)
         steps.append(Draft(lambda ref: step(ref, room)))
         return results
+
+
+def _collective_step(instruction: Instruction, exchange: Exchange, blocks: tuple[Block, ...], number: int,
+                     is_done: bool, given: Leaves, made: Leaves, ref: Callable[[Value], Ref]) -> Collective:
+    arguments, results = map(ref, given), map(ref, made)
+    if exchange.pieces is not None:
+        sources, targets = list(arguments), list(results)
+        arguments = [sources[n].part(start, size) for n, start, size in exchange.pieces]
+        results = [targets[n].part(start, size) for n, start, size in exchange.pieces]
+    return Collective(number, instruction.opcode, is_done, tuple(arguments), tuple(results), blocks, exchange.groups,
+                      exchange.pairs, instruction)
 
 
 def operands_key(instruction: Instruction, structures: Structures) -> tuple:
@@ -445,7 +502,7 @@ def planned(planner: Planner) -> Program:
                    tuple(planner.constants), assignment.arena_size,
                    kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
                    gaps=assignment.gaps, setup=_finish(planner.once.setup, assignment.ref),
-                   held=tuple(planner.once.held))
+                   held=tuple(planner.once.held), devices=prod(device_counts(module)))
 
 
 def _results(planner: Planner, root: Leaves) -> list[Draft]:

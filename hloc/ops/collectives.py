@@ -7,8 +7,11 @@ the values of all members of the group; hloc/evaluate/simulate.py runs several d
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +30,7 @@ from hloc.ops.checks import (
 )
 from hloc.ops.combiners import Combiner
 from hloc.ops.device_groups import parse_groups
+from hloc.ops.host import transfer_pairs
 from hloc.ops.op import Op
 from hloc.ops.values import result_of
 from hloc.sharding import rules
@@ -36,7 +40,16 @@ from hloc.sharding import rules
 # Ops where devices meet, without async forms; then also ops that depend on the device.
 EXCHANGES = frozenset(["all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
                        "ragged-all-to-all", "reduce-scatter"])
-COLLECTIVES = EXCHANGES | {"partition-id", "replica-id"}
+OWN_NUMBERS = frozenset(["partition-id", "replica-id"])
+COLLECTIVES = EXCHANGES | OWN_NUMBERS
+
+
+def meets_devices(instruction: Instruction) -> bool:
+    """Whether devices exchange arrays at an instruction, or it is about the device's number; not with the host."""
+    opcode = instruction.opcode.removesuffix("-start")
+    return opcode in COLLECTIVES or opcode in ("send", "recv") and transfer_pairs(instruction) is not None
+
+
 _BOTH_MODES = ("all-reduce", "all-gather", "reduce-scatter")       # a channel joins all partitions of the replicas
 
 
@@ -47,27 +60,41 @@ def _device_lists(instruction: Instruction, attribute: str) -> list[list[int]]:
         raise UnsupportedError(error.message, instruction.span) from None
 
 
-def members(evaluator, instruction: Instruction) -> list[int]:
-    """Device numbers of the group that this device belongs to, in order; [] if it belongs to none."""
-    device = evaluator.device
+def device_groups(instruction: Instruction, replicas: int, partitions: int) -> list[list[int]]:
+    """The groups of a collective, of device numbers (replica * partitions + partition), in order. Raises
+    UnsupportedError for groups that cannot be read."""
     groups = _device_lists(instruction, "replica_groups")
     base = instruction.opcode.removesuffix("-start")
     if instruction.get("use_global_device_ids", False):
-        return _group_of(groups, device.number, device.count)
-    if instruction.get("channel_id") is None:                      # groups of replicas, within this partition
-        group = _group_of(groups, device.replica, device.replica_count)
-        return [r * device.partition_count + device.partition for r in group]
+        return groups or [list(range(replicas * partitions))]
+    if instruction.get("channel_id") is None:                      # groups of replicas, within each partition
+        groups = groups or [list(range(replicas))]
+        return [[r * partitions + p for r in g] for g in groups for p in range(partitions)]
     if base in _BOTH_MODES:
-        group = _group_of(groups, device.replica, device.replica_count)
-        return [r * device.partition_count + p for r in group for p in range(device.partition_count)]
-    group = _group_of(groups, device.partition, device.partition_count)
-    return [device.replica * device.partition_count + p for p in group]
+        groups = groups or [list(range(replicas))]
+        return [[r * partitions + p for r in g for p in range(partitions)] for g in groups]
+    groups = groups or [list(range(partitions))]
+    return [[r * partitions + p for p in g] for g in groups for r in range(replicas)]
 
 
-def _group_of(groups: list[list[int]], number: int, count: int) -> list[int]:
-    if not groups:
-        return list(range(count))
-    return next((g for g in groups if number in g), [])
+def device_pairs(instruction: Instruction, replicas: int, partitions: int) -> list[tuple[int, int]]:
+    """The pairs of a collective-permute as (source, target), of device numbers. Raises UnsupportedError where one names
+    a device that there is not."""
+    pairs = _device_lists(instruction, "source_target_pairs")
+    of_replicas = instruction.get("channel_id") is None
+    limit, others = (replicas, partitions) if of_replicas else (partitions, replicas)
+    if any(n >= limit for pair in pairs for n in pair):
+        raise UnsupportedError(f"{instruction.opcode} names devices {pairs}, this run has {limit}", instruction.span)
+    if of_replicas:
+        return [(s * partitions + o, t * partitions + o) for s, t in pairs for o in range(others)]
+    return [(o * partitions + s, o * partitions + t) for s, t in pairs for o in range(others)]
+
+
+def members(evaluator, instruction: Instruction) -> list[int]:
+    """Device numbers of the group that this device belongs to, in order; [] if it belongs to none."""
+    device = evaluator.device
+    groups = device_groups(instruction, device.replica_count, device.partition_count)
+    return next((g for g in groups if device.number in g), [])
 
 
 def group_of(evaluator, instruction: Instruction) -> list[int]:
@@ -157,33 +184,89 @@ def evaluate_collective_broadcast(evaluator, instruction: Instruction, *operands
     return result_of(held[0], instruction.shape)
 
 
-def evaluate_collective_permute(evaluator, instruction: Instruction, *operands: np.ndarray):
+class PermutedSlice(NamedTuple):
+    """A slice that a collective-permute sends: of which array of its operands, the how manieth of these, its sizes."""
+
+    array: int
+    number: int
+    sizes: tuple[int, ...]
+
+
+def permuted_slices(instruction: Instruction) -> list[PermutedSlice]:
+    """The slices of a collective-permute that has `slice_sizes`, array by array. Raises UnsupportedError for sizes that
+    do not fit its operands."""
+    sizes = [tuple(s) for s in parse_groups(str(instruction.get("slice_sizes")))]
+    source, starts = instruction.operands[0].shape, instruction.operands[2].shape
+    arrays = source.tuple_shapes if source.is_tuple else (source,)
+    given = starts.tuple_shapes if source.is_tuple else (starts,)
+    found = []
+    for array_number, (shape, own) in enumerate(zip(arrays, given)):
+        count = len(own.tuple_shapes) if own.is_tuple and own.tuple_shapes and own.tuple_shapes[0].is_tuple else 1
+        for number in range(count):
+            found.append(PermutedSlice(array_number, number, sizes[len(found)] if len(found) < len(sizes) else ()))
+            if len(found[-1].sizes) != shape.rank or any(map(operator.gt, found[-1].sizes, shape.dimensions)):
+                raise UnsupportedError(f"slice_sizes={instruction.get('slice_sizes')} do not fit {text(shape)}",
+                                       instruction.span)
+    if len(found) != len(sizes):
+        raise UnsupportedError(f"{len(sizes)} slice_sizes for {len(found)} slices", instruction.span)
+    return found
+
+
+def pairs_of_slices(pairs: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The pairs of each slice: those in which a source is named for the first time are of the first one, and so on."""
+    named: Counter = Counter()
+    found: list[list[tuple[int, int]]] = []
+    for source, target in pairs:
+        if named[source] == len(found):
+            found.append([])
+        found[named[source]].append((source, target))
+        named[source] += 1
+    return found
+
+
+def _corner(starts, one: PermutedSlice, of_tuples: bool, shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where a slice lies; starts are clamped, as those of dynamic-slice."""
+    own = starts[one.array] if of_tuples else starts
+    own = own[one.number] if own and isinstance(own[0], tuple) else own
+    places = [min(max(int(s), 0), whole - size) for s, size, whole in zip(own, one.sizes, shape)]
+    return tuple(slice(p, p + size) for p, size in zip(places, one.sizes))
+
+
+def evaluate_permute_of_slices(evaluator, instruction: Instruction, source, target, given, placed):
+    """Slices of the source go to where the target device says, in its target; what it does not get stays."""
+    device, of_tuples = evaluator.device, instruction.operands[0].shape.is_tuple
+    sources, results = (source, [t.copy() for t in target]) if of_tuples else ((source,), [target.copy()])
+    slices = permuted_slices(instruction)
+    pairs = pairs_of_slices(device_pairs(instruction, device.replica_count, device.partition_count))
+    own = tuple(sources[s.array][_corner(given, s, of_tuples, sources[s.array].shape)].copy() for s in slices)
+    held = device.exchange(instruction, range(device.count), own)
+    for k, one in enumerate(slices):
+        for sender, receiver in pairs[one.number] if one.number < len(pairs) else ():
+            if receiver == device.number:
+                result = results[one.array]
+                result[_corner(placed, one, of_tuples, result.shape)] = held[sender][k]
+    return result_of(results, instruction.shape)
+
+
+def evaluate_collective_permute(evaluator, instruction: Instruction, *operands):
     """Each pair {source, target} sends the source's value; a device that is no target gets zeros."""
     if instruction.get("slice_sizes") is not None:
-        raise UnsupportedError("collective-permute of slices", instruction.span)
+        return evaluate_permute_of_slices(evaluator, instruction, *operands)
     device = evaluator.device
-    pairs = _device_lists(instruction, "source_target_pairs")
-    if instruction.get("channel_id") is None:
-        own = device.replica
-        group = [r * device.partition_count + device.partition for r in range(device.replica_count)]
-    else:
-        own = device.partition
-        group = [device.replica * device.partition_count + p for p in range(device.partition_count)]
-    if any(n >= len(group) for pair in pairs for n in pair):
-        raise UnsupportedError(f"{instruction.opcode} names devices {pairs}, this run has {len(group)}",
-                               instruction.span)
-    held = device.exchange(instruction, group, operands)
-    source = next((s for s, t in pairs if t == own), None)
+    pairs = device_pairs(instruction, device.replica_count, device.partition_count)
+    held = device.exchange(instruction, range(device.count), operands)
+    source = next((s for s, t in pairs if t == device.number), None)
     got = held[source] if source is not None else [np.zeros_like(o) for o in operands]
     return result_of(list(got), instruction.shape) if len(operands) > 1 or instruction.shape.is_tuple else got[0]
 
 
-def evaluate_collective_permute_start(evaluator, instruction: Instruction, *operands: np.ndarray):
+def evaluate_collective_permute_start(evaluator, instruction: Instruction, *operands):
     """(operand, result, handles ...)"""
     shape = instruction.shape
     result = evaluate_collective_permute(evaluator, instruction.copy(shape=shape.tuple_shapes[1]), *operands)
     handles = [np.zeros(s.dimensions, numpy_dtype(s.element_type)) for s in shape.tuple_shapes[2:]]
-    return (result_of(operands, shape.tuple_shapes[0]), result, *handles)
+    given = operands[:1] if instruction.get("slice_sizes") is not None else operands
+    return (result_of(given, shape.tuple_shapes[0]) if len(given) > 1 else given[0], result, *handles)
 
 
 def evaluate_ragged_all_to_all(evaluator, instruction: Instruction, *operands: np.ndarray) -> np.ndarray:

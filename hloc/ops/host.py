@@ -6,6 +6,7 @@ In: values, and tokens that order them. Out: values from the host. In a run, Tra
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -13,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from hloc.errors import RunError
-from hloc.ir import TOKEN, Instruction, Shape, leaves
+from hloc.errors import RunError, UnsupportedError
+from hloc.ir import TOKEN, Instruction, Shape, leaves, numpy_dtype
 from hloc.ops.checks import fail, require, text
 from hloc.ops.op import Op
 from hloc.ops.values import flatten, unflatten
+
+PAIRS = re.compile(r"_xla_send_recv_source_target_pairs=\"?(\{[\d\s,{}]*\})")
+PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 
 
 @dataclass
@@ -41,6 +45,24 @@ def transfer_name(instruction: Instruction) -> str:
     if instruction.opcode in ("infeed", "outfeed"):
         return instruction.opcode
     return f"{instruction.opcode}:{instruction.get('channel_id', 0)}"
+
+
+def transfer_pairs(instruction: Instruction) -> list[list[int]] | None:
+    """The pairs {source, target} of a send or receive between devices; None where it is one with the host."""
+    noted = PAIRS.search(str(instruction.get("frontend_attributes", "")))
+    if noted is None or instruction.get("is_host_transfer", False):
+        return None
+    return [[int(a), int(b)] for a, b in PAIR.findall(noted[1])]
+
+
+def device_transfers(instruction: Instruction, replicas: int, partitions: int) -> list[tuple[int, int]]:
+    """The same of device numbers: pairs are of partitions, within each replica, or, where there is only one, of
+    replicas. Raises UnsupportedError for a device that there is not."""
+    pairs, limit = transfer_pairs(instruction), partitions if partitions > 1 else replicas
+    if any(n >= limit for pair in pairs for n in pair):
+        raise UnsupportedError(f"{instruction.opcode} names devices {pairs}, this run has {limit}", instruction.span)
+    firsts = range(0, replicas * partitions, partitions) if partitions > 1 else (0,)
+    return [(first + s, first + t) for s, t in pairs for first in firsts]
 
 
 def transfer_function(instruction: Instruction, transfers: Transfers) -> Callable[..., tuple[np.ndarray, ...]]:
@@ -101,6 +123,12 @@ def infer_outfeed(instruction: Instruction) -> Shape:
 
 
 def evaluate_send(evaluator, instruction: Instruction, data, token):
+    if transfer_pairs(instruction) is not None:
+        device = evaluator.device
+        for source, target in device_transfers(instruction, device.replica_count, device.partition_count):
+            if source == device.number:
+                device.post(instruction, target, instruction.get("channel_id", 0), data)
+        return data, np.zeros((), np.uint32), None
     evaluator.options.sent.append((instruction.get("channel_id", 0), data))
     return data, np.zeros((), np.uint32), None
 
@@ -111,11 +139,22 @@ def infer_send(instruction: Instruction) -> Shape:
 
 
 def evaluate_recv(evaluator, instruction: Instruction, token):
+    if transfer_pairs(instruction) is not None:
+        return _received(evaluator.device, instruction), np.zeros((), np.uint32), None
     channel = instruction.get("channel_id", 0)
     queue = evaluator.options.received.get(channel)
     if not queue:
         raise RunError(f"recv has nothing to take on channel {channel}", instruction.span)
     return taken(queue, instruction.shape.tuple_shapes[0]), np.zeros((), np.uint32), None
+
+
+def _received(device, instruction: Instruction):
+    """What another device has sent; zeros if none sends to this one."""
+    shape = instruction.shape.tuple_shapes[0]
+    for source, target in device_transfers(instruction, device.replica_count, device.partition_count):
+        if target == device.number:
+            return device.fetch(instruction, source, instruction.get("channel_id", 0), shape)
+    return unflatten(shape, iter([np.zeros(s.dimensions, numpy_dtype(s.element_type)) for s in leaves(shape)]))
 
 
 def infer_recv(instruction: Instruction) -> Shape:

@@ -49,6 +49,7 @@ conditional_simplifier = LazyPass("conditional_simplifier", "conditional")
 gather_simplifier = LazyPass("gather_simplifier", "gather")
 index_narrowing = LazyPass("index_narrowing", "iota", "reduce")
 map_inliner = LazyPass("map_inliner", "map")
+permute_slices_expander = LazyPass("permute_slices_expander", "collective-permute")
 ragged_dot_rewriter = LazyPass("ragged_dot_rewriter", "ragged-dot")
 rng_bit_generator_expander = LazyPass("rng_bit_generator_expander", "rng-bit-generator")
 rng_expander = LazyPass("rng_expander", "rng", "rng-get-and-update-state")
@@ -107,6 +108,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     defuser,
     sharding_remover,
     async_to_sync,
+    permute_slices_expander,
     custom_call_rewriter,
     float_normalization,
     result_caster,
@@ -167,6 +169,8 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (call_inliner, algebraic_simplifier, "rules see through a call only after it is inlined"),
     (defuser, custom_call_rewriter, "library calls and expanded ops also occur inside fusions"),
     (async_to_sync, float_normalization, "asynchronous copies become copies"),
+    (async_to_sync, permute_slices_expander, "permutes that are started and done become plain ones"),
+    (permute_slices_expander, collectives_simplifier, "plain permutes are simplified"),
     (float_normalization, algebraic_simplifier, "a copy that rounds is not its operand"),
     (result_caster, ragged_dot_rewriter, "rows in no group are zero, in a type that has a zero"),
     (result_caster, algebraic_simplifier, "rules for matmuls read them in the type of the sums"),

@@ -7,7 +7,7 @@ Compilers and passes are imported only if something is compiled: a program in th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -17,16 +17,18 @@ from hloc.errors import BuildError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Kernel, Tile
-from hloc.kernels.plan import HostCall, Packing, Program, Workspace
+from hloc.kernels.plan import Collective, DeviceNumber, HostCall, Packing, Program, Workspace, all_steps
 from hloc.machine import Machine
 from hloc.targets.cpu.building.program_cache import from_cache
-from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, refuse_if_too_large
+from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, read_manifest, refuse_if_too_large
 from hloc.targets.cpu.execution.executable import load_shared_object as open_shared_object
+from hloc.targets.manifest import value_from_json
 from hloc.targets.target import Target
 
 STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_BYTES in runtime/pool.h
 
 if TYPE_CHECKING:
+    from hloc.evaluate import Device
     from hloc.targets.cpu.program.sources import Sources
 
 
@@ -66,8 +68,6 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
     """An Executable over generated C, which is compiled when it is first called or saved."""
     from hloc.targets.cpu.building import toolchain
     from hloc.targets.cpu.building.build import build
-    from hloc.targets.cpu.execution.profile import step_times
-    from hloc.targets.cpu.program.export import header_text
     from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
     printed = partial(make_sources, program, machine, timed=options.times_steps, iterations=options.trace,
@@ -76,8 +76,9 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
         sources = printed()
     functions = [host_function(call, options) for call in sources.host_calls]
 
-    def start() -> CpuBackend:
+    def start(device: Device | None) -> CpuBackend:
         toolchain.refuse_foreign(machine)
+        refuse_alone(program, device)
         needed = program.arena_size + sum(v.shape.num_bytes for v in program.results) + sum(program.held)
         refuse_if_too_large(needed, "running this module", largest(module))
         with options.stage("compiler"):
@@ -85,11 +86,25 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
         with library:
             try:
                 return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
-                                  list(zip(sources.host_calls, functions)), key, held=program.held)
+                                  list(zip(sources.host_calls, functions)), key, held=program.held,
+                                  devices=program.communicating, device=device)
             except NotLoaded as error:
                 cache.forget(key, ".so")
                 raise BuildError(f"the C compiler's output is not a program: {error.message}") from None
 
+    def on_device(device: Device | None) -> Executable:
+        return _executable(partial(start, device), printed, sources, program, module, machine, options)
+
+    made = on_device(options.device)
+    made.on_device = on_device
+    return made
+
+
+def _executable(start: Callable[[], CpuBackend], printed: Callable[..., Sources], sources: Sources, program: Program,
+                module: Module, machine: Machine, options) -> Executable:
+    """printed: makes sources with another prefix of names."""
+    from hloc.targets.cpu.execution.profile import step_times
+    from hloc.targets.cpu.program.export import header_text
     made = Executable(program.name, "cpu", program.parameters, program.results, start, sources.readable,
                       texts={".c": lambda name: c_file(printed(prefix=f"{name}_"), name),
                              ".hlo": lambda _: str(module)},
@@ -104,6 +119,15 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
         made.traced = lambda: take_trace(made.backend.shared_object, sources.timed, sources.traced, program,
                                          memory_over_time(module, machine, workspace()).by_instruction)
     return made
+
+
+def refuse_alone(program: Program, device) -> None:
+    """UnsupportedError where a program of several devices would run on one."""
+    step = next((s for s in all_steps(program.steps) if isinstance(s, (Collective, DeviceNumber))), None)
+    if step is not None and program.devices > 1 and device is None:
+        raise UnsupportedError(
+            f"'{step.instruction.opcode}' takes several devices, this program is compiled for one",
+            step.instruction.span, hint="hloc run --devices N simulates them; under mpirun each process is one")
 
 
 def largest(module: Module) -> Instruction:
@@ -139,6 +163,19 @@ def refuse_calls(sources: Sources, suffix: str) -> None:
 
 def load_shared_object(path: Path) -> Executable:
     """A saved .so as an Executable. Raises RunError for a file that hloc did not write."""
+    facts = read_manifest(path)
+    if facts["devices"] > 1:
+        return _saved_for_devices(path, facts)
     backend, facts = open_shared_object(path)
     return Executable(str(facts["name"]), "cpu", backend.parameters, backend.results, lambda: backend,
                       lambda: json.dumps(facts, indent=1))
+
+
+def _saved_for_devices(path: Path, facts: dict, device: Device | None = None) -> Executable:
+    """A saved program of several devices: it runs on each of them, or is looked at."""
+    made = Executable(str(facts["name"]), "cpu", [value_from_json(row) for row in facts["parameters"]],
+                      [value_from_json(row) for row in facts["results"]],
+                      lambda: open_shared_object(path, device)[0], lambda: json.dumps(facts, indent=1))
+    made.devices = facts["devices"]
+    made.on_device = partial(_saved_for_devices, path, facts)
+    return made

@@ -40,7 +40,7 @@ def from_cache(machine: Machine, module: Module, passes: dict, compile_text: Cal
     machine the CPU to compile for
     passes  options of passes, which are part of the key
     """
-    key = cache.digest("program 2", cache.package_identity(), toolchain.find(machine).identity(), repr(machine),
+    key = cache.digest("program 3", cache.package_identity(), toolchain.find(machine).identity(), repr(machine),
                        json.dumps(passes, sort_keys=True, default=repr), print_module(module, elide_constants=True),
                        constants_identity(module), f"SciPy {find_spec('scipy') is not None}")
     backend, name = _find(key)
@@ -90,7 +90,7 @@ def _remember(key: str, name: str, backend: CpuBackend) -> None:
     if backend.host_calls:
         return
     from hloc.targets.cpu.program.export import write_constants
-    facts = manifest(name, backend.parameters, backend.results, backend.arena_size, backend.constants)
+    facts = manifest(name, backend.parameters, backend.results, backend.arena_size, backend.constants, backend.devices)
     with cache.workspace() as folder:
         blob = folder / "constants"
         write_constants(backend.constants, blob)

@@ -18,12 +18,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import numpy as np
 
 from hloc.analysis.packing import ALIGNMENT
-from hloc.errors import RunError
+from hloc.errors import RunError, UnsupportedError
 from hloc.ir import Instruction, Shape, numpy_dtype
 from hloc.kernels.plan import HostCall, Value
 from hloc.limits import available_memory
@@ -35,6 +35,7 @@ from hloc.targets.cpu.execution.calls import (
     NOT_AS_EXPECTED,
     OUT_OF_MEMORY,
     REENTERED,
+    STOPPED,
     Caller,
     Facts,
     call_facts,
@@ -44,8 +45,12 @@ from hloc.targets.cpu.execution.calls import (
 from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_shared_object", 2
+if TYPE_CHECKING:
+    from hloc.evaluate import Device
 
+MARK, VERSION = "hloc_shared_object", 3
+
+MOST_DEVICES = 1 << 20
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)         # prefixes of functions
 
 
@@ -150,11 +155,13 @@ os.register_at_fork(after_in_child=start_anew_after_fork)
 
 class CpuBackend:
     """Calls hloc_execute of one shared object. library: open until this is made; key: its cache key, if it is cached;
-    table: of open_library; held: bytes of arrays that the first run computes for later ones (Program.held)."""
+    table: of open_library; held: bytes of arrays that the first run computes for later ones (Program.held); devices:
+    that the program is for, 0: it takes no communicator; device: on which it runs."""
 
     def __init__(self, library: BinaryIO, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
                  constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = "",
-                 table: str = "", held: Sequence[int] = ()):
+                 table: str = "", held: Sequence[int] = (), devices: int = 0, device: Device | None = None):
+        self.devices, self.communicator = devices, None
         self.held = tuple(held)
         self.key, self.arena_size, self.constants = key, arena_size, tuple(constants)
         self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
@@ -164,9 +171,9 @@ class CpuBackend:
         if hasattr(self.shared_object, "hloc_lapack_table"):
             from hloc.targets.cpu.execution.lapack import bind_functions
             bind_functions(self.shared_object)
-        self.shared_object.hloc_use_threads(available_cores())
+        self.shared_object.hloc_use_threads(max(1, available_cores() // devices_here(device)))
         self._arena = aligned_bytes(arena_size)
-        count = 1 + len(parameters) + len(results) + len(constants) + len(held)
+        count = 1 + len(parameters) + len(results) + len(constants) + len(held) + (devices > 0)
         self._bases = (ctypes.c_void_p * count)(self._arena.ctypes.data)
         self._first_result = 1 + len(parameters)
         self._held = [aligned_bytes(size) for size in held]
@@ -174,6 +181,10 @@ class CpuBackend:
             array[:] = 0                                      # the flag: nothing is made yet
         for place, array in enumerate((*constants, *self._held), self._first_result + len(results)):
             self._bases[place] = array.ctypes.data
+        if devices:
+            from hloc.targets.cpu.execution.communicators import communicator_of
+            self.communicator = communicator_of(device, self.shared_object)
+            self._bases[count - 1] = self.communicator.address
         self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
         self._lock = threading.Lock()                         # of the memory for results
         self._start_calls(call_facts(self.shared_object, parameters, results))
@@ -243,6 +254,8 @@ class CpuBackend:
         code = FAILED - code if code <= FAILED else code
         if code == OUT_OF_MEMORY:
             raise RunError("out of memory: no scratch space for a matmul or convolution")
+        if self.communicator is not None and code != STOPPED:
+            raise self.communicator.error(code)
         raise RunError(f"the program stopped with code {code}")
 
     def _call_host(self, number: int, pointers: int) -> None:
@@ -254,6 +267,11 @@ class CpuBackend:
         inputs, outputs = views[:len(call.arguments)], views[len(call.arguments):]
         for output, answer in zip(outputs, answered(call, function, inputs)):
             np.copyto(output, answer)
+
+
+def devices_here(device: Device | None) -> int:
+    """How many devices of a run share the CPUs of this process."""
+    return 1 if device is None else device.neighbours
 
 
 def _address(function: ctypes._CFuncPtr) -> int:
@@ -273,11 +291,11 @@ def constant_places(constants: Sequence[np.ndarray]) -> list[int]:
 
 
 def manifest(name: str, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
-             constants: Sequence[np.ndarray]) -> dict:
-    """Facts for JSON: names and shapes, arena size and offsets of constants in the blob."""
+             constants: Sequence[np.ndarray], devices: int) -> dict:
+    """Facts for JSON: names and shapes, arena size and offsets of constants in the blob; devices: as CpuBackend's."""
     places = constant_places(constants)
     return {"name": name, "arena": arena_size, "constants": places[:-1], "constant_bytes": places[-1],
-            "byte_order": sys.byteorder, "machine": os.uname().machine,
+            "devices": devices, "byte_order": sys.byteorder, "machine": os.uname().machine,
             "parameters": [value_to_json(v) for v in parameters], "results": [value_to_json(v) for v in results]}
 
 
@@ -291,13 +309,23 @@ def _check_manifest(facts: dict) -> None:
     end = whole(facts["constant_bytes"], MOST_BYTES)
     if any(whole(place, end) % ALIGNMENT for place in facts["constants"]):
         raise ValueError("a constant that is not aligned")
+    whole(facts["devices"], MOST_DEVICES)
     if not NAME.fullmatch(facts["functions"]) or not isinstance(facts["march"], str):
         raise ValueError("its functions have no name")
 
 
-def load_shared_object(path: Path) -> tuple[CpuBackend, dict]:
-    """The backend of a .so that `hloc compile` wrote, and its manifest. Raises RunError for any other file: before the
-    system's loader sees it, its length, its hash and its manifest are checked."""
+def read_manifest(path: Path) -> dict:
+    """The manifest of a .so that `hloc compile` wrote. Raises RunError for any other file."""
+    from hloc.targets import sealed
+    with sealed.reading(path, MARK, VERSION) as found:
+        _check_manifest(found.plan["manifest"])
+        return found.plan["manifest"]
+
+
+def load_shared_object(path: Path, device: Device | None = None) -> tuple[CpuBackend, dict]:
+    """The backend of a .so that `hloc compile` wrote, on one of several devices or alone, and its manifest. Raises
+    RunError for any other file: before the system's loader sees it, its length, its hash and its manifest are
+    checked."""
     from hloc.targets import sealed
     with sealed.reading(path, MARK, VERSION) as found:
         facts = found.plan["manifest"]
@@ -308,7 +336,7 @@ def load_shared_object(path: Path) -> tuple[CpuBackend, dict]:
             raise ValueError("its code has another manifest")
         _refuse_other_cpu(path, library, facts["march"])
         blob = (ctypes.c_uint8 * facts["constant_bytes"]).from_address(library.addresses["hloc_constants"])
-        return backend_of(found.file, facts, np.frombuffer(blob, np.uint8), table=table), facts
+        return backend_of(found.file, facts, np.frombuffer(blob, np.uint8), table=table, device=device), facts
 
 
 def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:
@@ -322,8 +350,18 @@ def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:
 
 
 def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "", table: str = "",
-               held: Sequence[int] = ()) -> CpuBackend:
-    """The backend of a manifest; `blob` holds its constants."""
+               held: Sequence[int] = (), device: Device | None = None) -> CpuBackend:
+    """The backend of a manifest; `blob` holds its constants. Raises UnsupportedError for a program of several devices
+    without one of them."""
+    refuse_other_devices(facts["devices"], device)
     return CpuBackend(library, [value_from_json(row) for row in facts["parameters"]],
                       [value_from_json(row) for row in facts["results"]], facts["arena"],
-                      [blob[offset:] for offset in facts["constants"]], key=key, table=table, held=held)
+                      [blob[offset:] for offset in facts["constants"]], key=key, table=table, held=held,
+                      devices=facts["devices"], device=device)
+
+
+def refuse_other_devices(wanted: int, device: Device | None) -> None:
+    """UnsupportedError where a program of several devices would run on one, or on another number."""
+    if wanted > 1 and (device is None or device.count != wanted):
+        raise UnsupportedError(f"the program is for {wanted} devices, not for {device.count if device else 1}",
+                               hint=f"hloc run --devices {wanted} simulates them; under mpirun each process is one")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hloc.analysis.cost import flops
-from hloc.kernels.plan import Copy, HostCall, Program, Step
+from hloc.kernels.plan import Collective, Copy, DeviceNumber, HostCall, Program, Step
 from hloc.run_trace import StepTime
 
 
@@ -31,6 +31,11 @@ def _what(step: Step, program: Program, alone: bool) -> tuple:
         return "copy", step.instruction, 2 * step.source.size, 0
     if isinstance(step, HostCall):
         return step.target, step.instruction, sum(s.num_bytes for _, s in step.arguments + step.results), 0
+    if isinstance(step, Collective):
+        size = sum(ref.size for ref in step.arguments + step.results) if step.is_done else 0
+        return f"{step.kind} {'done' if step.is_done else 'start'}", step.instruction, size, 0
+    if isinstance(step, DeviceNumber):
+        return "device number", step.instruction, step.result.size, 0
     kernel = program.kernels[step.kernel]
     work = max(kernel.cost.flops, flops(step.instruction)) if alone else kernel.cost.flops
     return kernel.name, step.instruction, kernel.cost.bytes, work

@@ -5,22 +5,38 @@ In: a plan.Program and the C name of each kernel. Out: C text that defines
     int hloc_execute(void *const *bases, hloc_host_function host);
 
 `bases` holds the arena, the parameters, the results, the constants and the arrays of setup, in this order
-(runtime/driver.h). While it runs, subnormal numbers are taken for zero, as in XLA on CPUs: they would cost a hundred
-times as much. A timed driver also counts the runs and nanoseconds of each step, for hloc_step_times; a traced one
-(runtime/trace.h) also records when each ran, and the iterations of loops.
+(runtime/driver.h); of a program of several devices then the device's communicator (runtime/communicator.h). While it
+runs, subnormal numbers are taken for zero, as in XLA on CPUs: they would cost a hundred times as much. A timed driver
+also counts the runs and nanoseconds of each step, for hloc_step_times; a traced one (runtime/trace.h) also records when
+each ran, and the iterations of loops.
 """
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import NamedTuple
 
 from hloc.errors import HlocError
 from hloc.kernels.ir import Tile
-from hloc.kernels.plan import FLAG_BYTES, Branch, Copy, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
+from hloc.kernels.plan import (
+    FLAG_BYTES,
+    Branch,
+    Collective,
+    Copy,
+    DeviceNumber,
+    HostCall,
+    Launch,
+    Program,
+    Ref,
+    Step,
+    WhileLoop,
+    all_steps,
+)
 from hloc.machine import Machine
 from hloc.targets.c_function import CFunction
 from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY, STOPPED
+from hloc.targets.cpu.program.collectives import FUNCTIONS, Collectives
 from hloc.targets.cpu.program.concurrent_steps import ConcurrentLaunches, grouped
 from hloc.targets.cpu.program.grain import extent_of, grain_of, seconds_of
 from hloc.targets.cpu.program.small_kernels import launches
@@ -65,6 +81,10 @@ class Driver:
     watches: bool = False                   # a run may be long and checks for signals
     counters: int = 0                       # of iterations of loops
     unwatched: float = 0.0                  # seconds of the steps since the last check
+    collectives: Collectives = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.collectives = Collectives(self.names)
 
     def base(self, ref: Ref) -> int:
         """The position of a region's base in the `bases` table."""
@@ -87,7 +107,8 @@ class Driver:
 
     def steps(self, steps: tuple[Step, ...], indent: int) -> None:
         write = {Launch: self.launch, Copy: self.copy, WhileLoop: self.while_loop, Branch: self.branch,
-                 HostCall: self.host_call, ConcurrentLaunches: self.concurrent_launches}
+                 HostCall: self.host_call, ConcurrentLaunches: self.concurrent_launches, Collective: self.collective,
+                 DeviceNumber: self.device_number}
         for step in steps if self.timed is not None else grouped(steps, self.program, self.machine):
             write[type(step)](step, indent)
             self.watch(step, indent)
@@ -241,6 +262,31 @@ class Driver:
         self.line(indent, "if (error) goto end;")
         self.host_calls.append(step)
 
+    def collective(self, step: Collective, indent: int) -> None:
+        what = self.collectives.place(step)
+        if step.is_done:
+            self.work(indent, step, f"error = communicator->done(communicator, {what})")
+        else:
+            self.line(indent, "HLOC_WATCH();")
+            refs, given, made = step.arguments + step.results, len(step.arguments), len(step.results)
+            start = f"communicator, communicator->{FUNCTIONS[step.kind]}, {what}"
+            self.work(indent, step, f"error = hloc_meet({start}, bases, {self.rows(refs)}, {given}, {made})")
+        self.line(indent, "if (error) goto end;")
+
+    def device_number(self, step: DeviceNumber, indent: int) -> None:
+        numbers = f"*({self.rows((step.result,))}), {step.divisor}, {step.modulus}"
+        self.work(indent, step, f"hloc_tell_device(communicator, bases, {numbers})")
+
+    def meeting(self) -> tuple[list[str], list[str]]:
+        """What a program of several devices does at its beginning, and at its end."""
+        if not self.program.meets:
+            return [], []
+        place = 1 + len(self.program.parameters) + len(self.program.results) + len(self.program.constants)
+        digest = sha256("\n".join([*self.lines, *self.collectives.text()]).encode()).hexdigest()
+        return ([f"  hloc_communicator *const communicator = bases[{place + len(self.program.held)}];",
+                 f'  if ((error = communicator->begin(communicator, "{digest}", {self.collectives.count}))) goto end;'],
+                ["  if (error || hloc_out_of_memory) communicator->failed(communicator);"])
+
     def clocks(self) -> list[str]:
         """The declarations of a timed driver."""
         if self.timed is None:
@@ -268,8 +314,9 @@ class Driver:
         for offset, size in self.program.gaps:
             self.line(1, f"HLOC_POISON((char *)bases[0] + {offset}, {size});")
         takes_long = estimated_seconds(self.program.steps, self.program, self.machine) > WATCH_SECONDS
-        self.watches = takes_long or any(isinstance(s, HostCall) or (isinstance(s, WhileLoop) and s.trip_count is None)
-                                         for s in all_steps(self.program.steps))
+        self.watches = takes_long or any(
+            isinstance(s, (HostCall, Collective)) or (isinstance(s, WhileLoop) and s.trip_count is None)
+            for s in all_steps(self.program.steps))
         if takes_long:
             self.line(1, "HLOC_WATCH();")
         self.setup()
@@ -283,22 +330,27 @@ class Driver:
         table = [f"static const hloc_ref refs[] = {{\n  {table}\n}};", ""] if names_refs else []
         most = max((len(k.buffers) for k in self.program.kernels), default=1)
         called = [*self.host_calls, *self.lapack_calls.values()]
-        most = max([most + bool(self.program.held)] + [len(c.arguments) + len(c.results) for c in called])
+        most = max([most + bool(self.program.held)] + [len(c.arguments) + len(c.results) for c in called]
+                   + [len(s.arguments) + len(s.results) for s in all_steps(self.program.steps)
+                      if isinstance(s, Collective)])
+        begins, ends = self.meeting()
         jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
         rooms = [f"  {{0, {s.first}, {s.second}, {s.third}, {s.own}, {s.threads}}}," for s in self.rooms]
         rooms = ["static const hloc_room rooms[] = {", *rooms, "};", ""] if rooms else []
         return "\n".join([
-            f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"', "", "extern int hloc_out_of_memory;",
+            f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"',
+            *(['#include "meeting.h"'] if self.program.meets else []), "",
+            "extern _Thread_local int hloc_out_of_memory;",
             *dict.fromkeys(declarations), "", *self.kernels(), *self.clocks(), *self.lapack(),
-            *table, *jobs, *rooms,
+            *self.collectives.text(), *table, *jobs, *rooms,
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",
             *(f"  char *const base{n} = bases[{n}];" for n in sorted(self.fixed)),
-            "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));",
+            "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));", *begins,
             *(["  const int64_t begun = hloc_trace_begin();"] if self.iterations is not None else []), *self.lines,
             *(["  goto end;", "stop:", f"  error = {STOPPED};"] if self.watches else []),
-            *(["end:"] if self.host_calls or self.watches else []), "  hloc_set_float_state(caller);",
+            *(["end:"] if self.host_calls or self.watches or ends else []), *ends, "  hloc_set_float_state(caller);",
             *(["  hloc_trace_end(begun);"] if self.iterations is not None else []),
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
 

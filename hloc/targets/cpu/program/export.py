@@ -17,14 +17,19 @@ from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import UnsupportedError
 from hloc.kernels.plan import Program
 from hloc.targets.c_headers import arrays, c_string, comment, header
+from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.execution.executable import constant_places
+from hloc.targets.inlining import inline_includes
 
 PUBLIC = ("run", "start", "stop", "error")
 # Entries that Python reads in <name>_program, the only other symbol of a library.
 FOR_PYTHON = ("cpu_lacks", "execute", "use_threads", "threads", "share_threads", "forget_threads", "unplanned", "match",
               "are_idle", "run_alone", "call", "quick")
+OF_DEVICES = ("devices_new", "devices_free", "devices_of", "devices_reset", "devices_leave", "devices_stop",
+              "combine_parts")                # the same, of a program of several devices
 MOST_TEXT_BYTES = 256 << 20               # of constants that C text spells out: gcc takes 3 GiB for them
 BYTES_PER_LINE = 32
+COMMUNICATORS = {"threads": ("threads.c", "threads.h"), "mpi": ("mpi.c", "mpi.h")}
 
 
 def write_constants(constants: Sequence[np.ndarray], path: Path) -> None:
@@ -52,6 +57,7 @@ def entry_macros(program: Program, name: str) -> str:
     """The facts about a program for runtime/entry.h."""
     places = constant_places(program.constants)[:-1] or [0]
     return "\n".join([
+        *([f"#define HLOC_DEVICES {program.devices}"] if program.meets else []),
         f"#define HLOC_NAME {c_string(name)}",
         *(f"#define HLOC_{what} {count}" for what, count in (
             ("PARAMETERS", len(program.parameters)), ("RESULTS", len(program.results)),
@@ -63,7 +69,8 @@ def entry_unit(program: Program, name: str, facts: dict, constants: Path) -> str
     """C text of a unit of a shared object: its functions, the constants through the assembler, and what Python looks
     for: the manifest, which is `facts`, and functions by their names."""
     renamed = [f"#define hloc_{word} {name}_{word}" for word in (*PUBLIC, "program")]
-    rows = [f'  {{"hloc_{word}", (const void *)hloc_{word}}},' for word in FOR_PYTHON]
+    words = (*FOR_PYTHON, *(OF_DEVICES if program.meets else ()))
+    rows = [f'  {{"hloc_{word}", (const void *)hloc_{word}}},' for word in words]
     return "\n".join([
         "#define _GNU_SOURCE", "#define HLOC_ENTRY_UNIT", *renamed,
         f'__asm__(".section .rodata\\n.balign {ALIGNMENT}\\n.hidden hloc_constants\\n.global hloc_constants\\n"',
@@ -71,7 +78,7 @@ def entry_unit(program: Program, name: str, facts: dict, constants: Path) -> str
         'extern __attribute__((visibility("hidden"))) const char hloc_constants[];',
         entry_macros(program, name), '#include "entry.h"', "",
         f"static const char hloc_manifest[] = {c_string(json.dumps(facts))};",
-        *(f"void hloc_{word}(void);" for word in FOR_PYTHON if word not in ("cpu_lacks", "execute")),
+        *(f"void hloc_{word}(void);" for word in words if word not in ("cpu_lacks", "execute")),
         "HLOC_PUBLIC const struct { const char *name; const void *address; } hloc_program[] = {", *rows,
         '  {"hloc_manifest", hloc_manifest},', '  {"hloc_constants", hloc_constants},', "  {0, 0}};", ""])
 
@@ -89,11 +96,35 @@ def exported_names(name: str) -> list[str]:
 def header_text(program: Program, name: str) -> str:
     """The C header beside a saved program."""
     title = f"{comment(program.name)}, for C and C++. Link with the shared object or the C file, -lm and -lpthread."
-    return header(title, arrays(program), USE, PROTOTYPES, name)
+    if not program.meets:
+        return header(title, arrays(program), USE, (RUN, *PROTOTYPES), name)
+    use = USE.replace("NAME_run(inputs", "NAME_run(communicator, inputs")
+    use = use.replace("runs of one program take turns. ", "")
+    about = f" * This is the program of each of {program.devices} devices. " + DEVICES
+    prototypes = ["struct hloc_communicator;", RUN_ON_DEVICE, *PROTOTYPES]
+    interface = (RUNTIME / "communicator.h").read_text(encoding="utf-8")
+    return header(title, arrays(program), about + use, prototypes, name) + interface
 
 
-PROTOTYPES = ("int NAME_run(const void *const *inputs, void *const *results);", "int NAME_start(int threads);",
-              "void NAME_stop(void);", "const char *NAME_error(int code);")
+def communicator_sources(kind: str) -> dict[str, str]:
+    """The C files of a communicator by their names, each by itself: for the devices of a header that `header_text`
+    made."""
+    found = {}
+    for name in COMMUNICATORS[kind]:
+        text = inline_includes(f'#include "{name}"\n', (RUNTIME, RUNTIME.parent / "communicators"), frozenset())
+        found[f"hloc_{name}"] = text
+    return found
+
+
+RUN = "int NAME_run(const void *const *inputs, void *const *results);"
+RUN_ON_DEVICE = "int NAME_run(struct hloc_communicator *communicator, const void *const *inputs, void *const *results);"
+PROTOTYPES = ("int NAME_start(int threads);", "void NAME_stop(void);", "const char *NAME_error(int code);")
+DEVICES = """Arrays are the parts of one device.
+ * communicator: how it exchanges arrays with the others, see below. `hloc compile --communicator` writes one for
+ *     threads and one for MPI processes. All devices run at the same time. Errors 3: devices could not exchange arrays;
+ *     4: the communicator is of another version, or for another number of devices.
+ *
+"""
 USE = """\
  * NAME_run(inputs, results): reads inputs[0], inputs[1] ..., writes results[0], results[1] ...: one pointer per array,
  *     row-major. Returns 0, else an error: 1, out of memory; 2, this CPU lacks instructions that the code uses.

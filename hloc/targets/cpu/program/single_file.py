@@ -20,6 +20,8 @@ from hloc.targets.cpu.program.sources import OUT_OF_MEMORY, PROLOGUE, Sources, c
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import INCLUDE, inline_includes
 
+# Names of the interface to communicators stay: several programs share them.
+OWN = re.compile(r"hloc_(?!(?:communicator|collective|block|start_collective|kind)\b)")
 READS = re.compile(r"#if HLOC_READS\((\w+)\)\n(.*?)#endif\n", re.DOTALL)
 MACRO = re.compile(r"^#define (?!HLOC_|_)(\w+)", re.MULTILINE)
 ABOUT = re.compile(r"\A/\* ([\w.]+: .*?)\*/\n", re.DOTALL)
@@ -90,7 +92,7 @@ def single_file(sources: Sources, name: str) -> str:
         lambda body: shortened(body, read)).split(MODEL)
     head = HEAD.format(march=march, flags=FLAGS.format(march=march), name=name) + header_text(program, name)
     text = START.format(name=name) + MODEL + model + LIBRARY + library
-    return head + text.replace("hloc_", f"{name}_") + constants_text(program.constants, name) + "#endif\n"
+    return head + OWN.sub(f"{name}_", text) + constants_text(program.constants, name) + "#endif\n"
 
 
 def included(file: str) -> str:

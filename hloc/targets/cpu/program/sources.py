@@ -107,7 +107,7 @@ class Sources:
 
     def runtime_units(self) -> tuple[str, ...]:
         """The files of runtime/ that the program calls into; each is compiled once per machine."""
-        own = ["pool.c", "lapack.c"] if self.lapack_calls else ["pool.c"]
+        own = ["pool.c", *["lapack.c"] * bool(self.lapack_calls), *["threads.c"] * self.program.meets]
         return tuple(dict.fromkeys([*own, *(unit for f in (*self.kernels, *self.inlined)
                                     for unit in runtime_units(name for name, _ in f.calls))]))
 
@@ -116,7 +116,7 @@ class Sources:
         return parts_of_tiles((k for k in self.program.kernels if isinstance(k, Tile)), self.machine)
 
 
-OUT_OF_MEMORY = "\nint hloc_out_of_memory;\n"
+OUT_OF_MEMORY = "\n_Thread_local int hloc_out_of_memory;\n"
 FOR_PYTHON = """
 /* Start the thread pool; call once before the first hloc_execute. */
 __attribute__((visibility("default"))) void hloc_use_threads(int threads) { hloc_pool_start(threads, 100); }

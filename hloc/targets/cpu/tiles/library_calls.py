@@ -17,6 +17,6 @@ def library_function(tile: Tile, name: str, header: str, facts: Iterable[str], c
     """facts: lines before the call, which returns whether memory was missing."""
     printer = StatementPrinter(C)
     return c_function(name, [
-        *comment(tile.origin), *includes([header]), "extern int hloc_out_of_memory;",
+        *comment(tile.origin), *includes([header]), "extern _Thread_local int hloc_out_of_memory;",
         f"void {name}(void *const *buffers) {{", *facts, f"  if ({printer.call(*call)}) hloc_out_of_memory = 1;", "}",
         ""], printer, headers=[header], origin=tile.origin)

@@ -201,7 +201,7 @@ def _instance(name: str, s: str, rows: int, length: int, header: str, selected: 
     wanted = [f"#define HLOC_SORT_KEPT {selected.kept}", f"#define HLOC_SORT_FROM_END {int(selected.from_end)}"] \
         if selected else []
     return [f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", *wanted, *includes([header]),
-            "extern int hloc_out_of_memory;", f"void {name}(void *const *buffers) {{",
+            "extern _Thread_local int hloc_out_of_memory;", f"void {name}(void *const *buffers) {{",
             f"  if ({s}(buffers, {rows}, {length})) hloc_out_of_memory = 1;", "}", ""]
 
 

@@ -24,7 +24,7 @@ from hloc.targets.cpu.tiles.sorts import fft, sort, topk
 from hloc.targets.cpu.tiles.triangular import cholesky, triangular_solve
 from hloc.targets.printer import C, StatementPrinter, comment
 
-CHECK = "extern int hloc_out_of_memory;"
+CHECK = "extern _Thread_local int hloc_out_of_memory;"
 
 
 def _fields(**values: object) -> str:

@@ -1,0 +1,55 @@
+"""The communicators of devices that are threads of this process: runtime/threads.c.
+
+In: a program's library, which holds the C code. Out: an address for each device.
+
+    devices = ThreadDevices(library, 4);  ThreadCommunicator(devices, 0).address
+"""
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+from hloc.errors import RunError
+from hloc.evaluate.simulate import AbandonedError
+from hloc.targets.cpu.execution.communicator import DEVICES_FAIL, Table
+
+
+class ThreadDevices:
+    """The devices of one process: an hloc_devices. library: any program's; it stays loaded."""
+
+    def __init__(self, library, count: int):
+        self.library = library
+        for name, result in (("new", ctypes.c_void_p), ("of", ctypes.c_void_p)):
+            getattr(library, f"hloc_devices_{name}").restype = result
+        self.address = library.hloc_devices_new(ctypes.c_int(count))
+        if not self.address:
+            raise RunError("out of memory for the devices of a run")
+        weakref.finalize(self, library.hloc_devices_free, ctypes.c_void_p(self.address)).atexit = False
+
+    def of(self, device: int) -> int:
+        return self.library.hloc_devices_of(ctypes.c_void_p(self.address), ctypes.c_int(device))
+
+    def reset(self) -> None:
+        """Before a run."""
+        self.library.hloc_devices_reset(ctypes.c_void_p(self.address))
+
+    def leave(self, device: int) -> None:
+        """A device has ended: who waits for it fails."""
+        self.library.hloc_devices_leave(ctypes.c_void_p(self.address), ctypes.c_int(device))
+
+    def stop(self) -> None:
+        """Whoever waits fails."""
+        self.library.hloc_devices_stop(ctypes.c_void_p(self.address))
+
+
+class ThreadCommunicator:
+    """That of one device of a process."""
+
+    def __init__(self, devices: ThreadDevices, device: int):
+        self.devices = devices
+        self.address = devices.of(device)
+
+    def error(self, code: int) -> BaseException:
+        table = Table.from_address(self.address)
+        said = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(table.message)(self.address)
+        return AbandonedError((said or b"").decode(errors="replace"), is_cause=code == DEVICES_FAIL)
