@@ -27,10 +27,10 @@ import sys
 from pathlib import Path
 from hloc.patterns import install
 from hloc.targets.cpu.building.prebuilt import build_all
-library kernels, patterns, listed = map(Path, sys.argv[1:])
+library_kernels, patterns, listed = map(Path, sys.argv[1:])
 install(listed, patterns)
 try:
-    count, refused = build_all(library kernels)
+    count, refused = build_all(library_kernels)
 except Exception as error:
     sys.exit(f"hloc: its library kernels are not compiled now, but when a program needs them: {error}")
 print(f"hloc: {count} library kernels compiled for this CPU", *refused, sep="\\n")
