@@ -67,6 +67,17 @@ ENTRY e {
 {LESS}ENTRY e {{ x = f32[2,700] parameter(0)  ROOT s = f32[2,700] sort(x), dimensions={{1}}, to_apply=less }}
 """,
     "fft": "HloModule fft\nENTRY e { x = c64[2,96] parameter(0)  ROOT f = c64[2,96] fft(x), fft_type=FFT, fft_length={96} }\n",
+    "sums": f"""HloModule sums
+{ADD}ENTRY e {{ x = f32[9000,64] parameter(0)  z = f32[] constant(0)
+  ROOT s = f32[64] reduce(x, z), dimensions={{0}}, to_apply=add }}
+""",
+    "row": f"""HloModule row
+{ADD}ENTRY e {{ x = f32[2,40000] parameter(0)  z = f32[] constant(0)
+  ROOT s = f32[2] reduce(x, z), dimensions={{1}}, to_apply=add }}
+""",
+    "few": """HloModule few
+ENTRY e { x = f32[2,3000] parameter(0)  ROOT t = (f32[2,3], s32[2,3]) topk(x), k=3, largest=true }
+""",
     "pointwise": "HloModule p\nENTRY e { x = f32[1000] parameter(0)  ROOT t = f32[1000] negate(x) }\n",
 }
 
@@ -205,6 +216,38 @@ def test_arena_read_before_it_is_written():
     sources = make_sources(program._replace(steps=program.steps[1:]), H100)
     with pytest.raises(RunError, match="nothing has written.*device memory"):
         run(sources, text_of(sources))
+
+
+ARRIVE = "  __threadfence();\n  const unsigned before = atomicInc(arrived, count - 1);\n  __threadfence();\n"
+
+
+@pytest.mark.parametrize("name", ["sums", "row", "few"])
+@pytest.mark.parametrize("old, new", [
+    (ARRIVE, ARRIVE.replace("  __threadfence();\n", "", 1)), (ARRIVE, ARRIVE.removesuffix("  __threadfence();\n")),
+    ("== count - 1);", "== count - 2);")],
+    ids=["fence before", "fence after", "the last but one joins"])
+def test_last_block(name, old, new):
+    """What the last block reads was stored by others: fences and barriers hand it on, and all must have arrived."""
+    sources = sources_of(name)
+    assert "hloc_last_block" in text_of(sources)
+    with pytest.raises(RunError, match="thread|nothing has written"):
+        run(sources, changed(text_of(sources), old, new))
+
+
+@pytest.mark.parametrize("old, new", [("__syncthreads();\n  return __syncthreads_or", "return __syncthreads_or"),
+                                      ("__syncthreads_or(", "(")])
+def test_last_block_without_its_barriers(old, new):
+    """It arrives before all have stored; or only one thread learns that it is the last block."""
+    sources = sources_of("sums")
+    with pytest.raises(RunError, match="thread|nothing has written"):
+        run(sources, changed(text_of(sources), old, new))
+
+
+def test_a_counter_that_is_not_reset():
+    sources = sources_of("sums")
+    text = changed(text_of(sources), "atomicInc(arrived, count - 1)", "atomicInc(arrived, 0xffffffffu)")
+    with pytest.raises(RunError, match="a counter is [0-9]+ at the end of the launch, not zero"):
+        run(sources, text)
 
 
 def test_launch_bounds():

@@ -142,3 +142,17 @@ def test_keys_order_as_extrema_do(type, values):
         assert keys == sorted(keys) and len(set(keys)) == len(keys)
         assert all(back(key(dtype(v))).tobytes() == dtype(v).tobytes() for v in (*values, np.nan))
         assert order * int(key(dtype(np.nan))) > max(order * k for k in keys)
+
+
+def test_the_last_iteration_of_a_group():
+    """It reads what the others of its group stored, as a GPU's kernels join partial results."""
+    text = ("kernel sums(in0: f32[6] read, scratch0: f32[6] write, out0: f32[2] write) {\n  parallel i0 < 6 {\n"
+            "    let p0 = i0 % 2\n    scratch0[i0] = in0[i0]\n    last(3, 2) p0 {\n"
+            "      out0[p0] = scratch0[p0] + scratch0[p0 + 2] + scratch0[p0 + 4]\n    }\n  }\n}\n")
+    kernel, = read_loops(Source(text, "sums.loop"))
+    assert print_loops([kernel]).strip() == text.strip()
+    out = np.full(2, np.nan, np.float32)
+    interpret(kernel, {"in0": np.arange(6, dtype=np.float32), "scratch0": np.full(6, np.nan, np.float32), "out0": out})
+    assert out.tolist() == [6, 9]
+    with pytest.raises(ParseError, match="not an index"):
+        read_loops(Source(text.replace("last(3, 2) p0", "last(3, 2) scratch0[0]")))

@@ -1,7 +1,8 @@
 """Kernels that no device has run when they were written: against the evaluator, and their share of a copy's bandwidth.
 
-Products of f32 as TF32, bf16 that is f32 within a kernel, sums to few results, rows in one kernel, the gradient of a
-pooling. A case goes to another section once a device has run it.
+Products of f32 as TF32, bf16 that is f32 within a kernel, sums that the last block joins, rows in one kernel, the
+gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row. A case goes to another
+section once a device has run it.
 """
 from __future__ import annotations
 
@@ -38,6 +39,20 @@ ENTRY e {{ x = {t}[{i},{s},{s},{c}] parameter(0)  g = {t}[{i},{h},{h},{c}] param
   ROOT s = {t}[{i},{s},{s},{c}] select-and-scatter(x, g, z), window={{size=1x3x3x1 stride=1x2x2x1 pad=0_0x0_1x0_1x0_0}},
     select=ge, scatter=add }}
 """
+SUM = ADD + """ENTRY e {{ x = {t}[{r},{c}] parameter(0)  z = {t}[] constant(0)
+  ROOT s = {t}[{kept}] reduce(x, z), dimensions={{{gone}}}, to_apply=add }}
+"""
+TRANSPOSE = """ENTRY e {{ x = {t}[{r},{c}] parameter(0)  ROOT y = {t}[{c},{r}] transpose(x), dimensions={{1,0}} }}
+"""
+FIRST = """ENTRY e {{ x = f32[{r},{c}] parameter(0)
+  ROOT t = (f32[{r},{k}], s32[{r},{k}]) topk(x), k={k}, largest=true }}
+"""
+NORM = ADD + """ENTRY e {{ x = f32[1,{c}] parameter(0)  z = f32[] constant(0)
+  s = f32[1] reduce(x, z), dimensions={{1}}, to_apply=add  many = f32[1] constant({{{c}}})  m = f32[1] divide(s, many)
+  mb = f32[1,{c}] broadcast(m), dimensions={{0}}  d = f32[1,{c}] subtract(x, mb)  q = f32[1,{c}] multiply(d, d)
+  v = f32[1] reduce(q, z), dimensions={{1}}, to_apply=add  w = f32[1] divide(v, many)  r = f32[1] rsqrt(w)
+  rb = f32[1,{c}] broadcast(r), dimensions={{0}}  ROOT y = f32[1,{c}] multiply(d, rb) }}
+"""
 
 
 def cases(device) -> Iterator[tuple[str, str, bool]]:
@@ -53,6 +68,14 @@ def cases(device) -> Iterator[tuple[str, str, bool]]:
         yield f"{t} two sums to {c} results, {i} images of {4 * s}x{4 * s}", FEW.format(t=t, i=i, s=4 * s, c=c), False
         yield f"{t} pooling's gradient, {i} images of {4 * s}x{4 * s}", \
             POOLING.format(t=t, i=i, s=4 * s, h=2 * s, c=c), False
+        wide, high = device.size(2048, 72), device.size(8192, 136)
+        for kept, gone, name in ((wide, "0", "columns"), ("", "0,1", "all")):
+            yield f"{t} sum of {name} of [{high},{wide}]", SUM.format(t=t, r=high, c=wide, kept=kept, gone=gone), False
+        yield f"{t} transpose of [{high},{wide}]", TRANSPOSE.format(t=t, r=high, c=wide), False
+    long = device.size(50257, 3000)
+    yield f"the first two of {long}", FIRST.format(r=1, c=long, k=2), False
+    yield f"the first 40 of 8 rows of {long}", FIRST.format(r=8, c=long, k=40), False
+    yield "norm of one row of 768", NORM.format(c=768, t="f32"), False
 
 
 def rows(device) -> Iterator[dict[str, Any]]:

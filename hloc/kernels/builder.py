@@ -27,6 +27,7 @@ from hloc.kernels.ir import (
     Expr,
     For,
     If,
+    Last,
     Let,
     Load,
     Local,
@@ -144,6 +145,14 @@ class Builder:
         self.open_guard()
         yield
         self.append(While(condition, self._close()))
+
+    @contextmanager
+    def last(self, group: Index, groups: int, count: int) -> Iterator[None]:
+        """Statements of the last of the `count` iterations of a group."""
+        position = self.position(group)
+        self.open_guard()
+        yield
+        self.append(Last(position, groups, count, self._close()))
 
     @staticmethod
     def all_of(conditions: list[Expr]) -> Expr:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hloc.kernels.ir import INDEX, Apply, Expr, For, If, Let, Stmt, Var, While
+from hloc.kernels.ir import INDEX, Apply, Expr, For, If, Last, Let, Stmt, Var, While
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
 
@@ -51,6 +51,8 @@ def _changed(body: Iterable[Stmt], moved: dict[str, Expr]) -> tuple[Stmt, ...]:
             return Let(s.name, with_parts(moved[s.name], change))
         if isinstance(s, For):
             return s._replace(body=_changed(s.body, moved))
+        if isinstance(s, Last):
+            return s._replace(position=change(s.position), body=_changed(s.body, moved))
         if isinstance(s, While):
             return s._replace(condition=change(s.condition), body=_changed(s.body, moved))
         if isinstance(s, If):

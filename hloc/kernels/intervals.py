@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, If, Let, Load, Stmt, Var, While
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, If, Last, Let, Load, Stmt, Var, While
 
 LIMIT = 1 << 30                 # a grid's step may be added before a loop ends
 
@@ -145,7 +145,7 @@ def _inside(s: Stmt, change: Change, known: Known, in_vector: bool) -> Stmt:
         return s._replace(body=with_intervals(s.body, change, inner, in_vector or s.kind == VECTOR))
     if isinstance(s, If):
         return If(s.condition, *(with_intervals(b, change, Known(known), in_vector) for b in (s.then, s.otherwise)))
-    if isinstance(s, While):
+    if isinstance(s, (While, Last)):
         return s._replace(body=with_intervals(s.body, change, Known(known), in_vector))
     if isinstance(s, Let) and s.value.type == INDEX:
         known.learn(s)

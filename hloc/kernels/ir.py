@@ -152,7 +152,17 @@ class Atomic(NamedTuple):
     value: Expr
 
 
-Stmt = Union[Let, Mutable, Assign, Store, For, While, If, Local, Shared, Barrier, Atomic]
+class Last(NamedTuple):
+    """The body runs in the last of the `count` PARALLEL iterations of a group to get here (GPU only): it sees what the
+    others have stored before. position: the number of the group, less than `groups`."""
+
+    position: Expr
+    groups: int
+    count: int
+    body: tuple[Stmt, ...]
+
+
+Stmt = Union[Let, Mutable, Assign, Store, For, While, If, Local, Shared, Barrier, Atomic, Last]
 
 
 class Buffer(NamedTuple):

@@ -22,6 +22,7 @@ from hloc.kernels.ir import (
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
     Local,
@@ -128,6 +129,10 @@ class _Verifier:
         elif isinstance(s, (Local, Shared)):
             self.check(s.name not in self.arrays and s.name not in self.names, "name defined twice", s)
             self.arrays[s.name] = (s.type, True)
+        elif isinstance(s, Last):
+            self.check(not vector and s.groups > 0 and s.count > 0, "a group of no iterations, or in a VECTOR loop", s)
+            self.check(self.expression(s.position) == INDEX, "the number of a group is not an index", s)
+            self.statements(s.body, False, False)
         else:
             self.check(isinstance(s, Barrier), "not a statement", s)
 

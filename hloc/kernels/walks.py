@@ -6,7 +6,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hloc.kernels.ir import VECTOR, Apply, Assign, Const, Expr, For, If, Let, Load, Mutable, Stmt, Store, Var, While
+from hloc.kernels.ir import (
+    VECTOR,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Last,
+    Let,
+    Load,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
 
 
 def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
@@ -109,6 +125,8 @@ def with_all_expressions(statements: Iterable[Stmt], change: Callable[[Expr], Ex
             return s._replace(condition=change(s.condition), body=with_all_expressions(s.body, change))
         if isinstance(s, For):
             return s._replace(body=with_all_expressions(s.body, change))
+        if isinstance(s, Last):
+            return s._replace(position=change(s.position), body=with_all_expressions(s.body, change))
         return with_expressions(s, change)
     return tuple(map(one, statements))
 
@@ -119,7 +137,7 @@ def with_vector_loops(statements: Iterable[Stmt], change: Callable[[For], tuple[
     for s in statements:
         if isinstance(s, For) and s.kind == VECTOR:
             result += change(s)
-        elif isinstance(s, (For, While)):
+        elif isinstance(s, (For, While, Last)):
             result.append(s._replace(body=with_vector_loops(s.body, change)))
         elif isinstance(s, If):
             result.append(s._replace(then=with_vector_loops(s.then, change),

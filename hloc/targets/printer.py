@@ -31,6 +31,7 @@ from hloc.kernels.ir import (
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
     Local,
@@ -198,12 +199,15 @@ class StatementPrinter(ExpressionPrinter):
         """The number of threads of the grid."""
         return f"{self.to_index}gridDim.x * blockDim.x"
 
+    def last(self, s: Last, indent: int) -> None:
+        self._needs("", "the last iteration of a group")
+
     def _needs(self, text: str, what: str) -> None:
         if not text:
             raise UnsupportedError(f"{what} on target {self.dialect.name}")
 
     WRITERS = {Let: let, Mutable: mutable, Assign: assign, Store: store, Local: local, If: condition, While: while_,
-               For: loop, Shared: shared, Barrier: barrier, Atomic: atomic}
+               For: loop, Shared: shared, Barrier: barrier, Atomic: atomic, Last: last}
 
 
 def simd_reduction(op: str, type: str) -> str | None:

@@ -2,15 +2,20 @@
  *
  * Wrong are: an access that lies outside of the launch's arguments, or is not aligned for its type; a read of memory
  * that nothing has written; two accesses of one byte by different threads, at least one of them a write, that no barrier
- * of their block (or, in one warp, __syncwarp) parts.
+ * of their block (or, in one warp, __syncwarp) parts. Threads of two blocks are parted by a counter: a barrier, a
+ * __threadfence() and an atomic operation at the counter after the one access, and an atomic operation at it that comes
+ * later, a __threadfence() and a barrier before the other. A counter that is not zero again at the end is wrong.
  */
 #include "checks.h"
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <vector>
 
-struct Access { unsigned launch = 0, block = 0, thread = 0, barriers = 0, warp_barriers = 0; };
+struct Access { unsigned launch = 0, block = 0, thread = 0, barriers = 0, warp_barriers = 0, when = 0; };
+struct Arrival { unsigned block; EmulationMoment fence; };
+struct Meeting { unsigned *counter; size_t arrivals; EmulationMoment fence; };   /* of a thread of the current block */
 struct Shadow { Access write, read; bool written = false; };
 
 extern "C" {
@@ -30,6 +35,10 @@ static const size_t MOST_DYNAMIC = 227 << 10;
 static std::vector<Shadow> shared_shadow, dynamic_shadow;
 static std::vector<std::vector<Shadow>> piece_shadow;
 
+static std::map<unsigned *, std::vector<Arrival>> arrivals;    /* of this launch, at each counter */
+static std::vector<Meeting> meetings;
+static unsigned now;                                            /* fences and accesses so far */
+
 static void fault(const char *what, const char *where, long offset, size_t size) {
   if (emulation_fault[0]) return;
   const EmulationThread &t = *emulation_thread;
@@ -42,20 +51,60 @@ extern "C" void emulation_tell(const char *what) { fault(what, "shared memory", 
 extern "C" void emulation_new_block() {
   shared_shadow.assign(emulation_shared_end - emulation_shared, Shadow());
   dynamic_shadow.assign(emulation_dynamic_end - emulation_dynamic, Shadow());
+  meetings.clear();
+}
+
+extern "C" void emulation_fence() {
+  EmulationThread &t = *emulation_thread;
+  t.fence = {t.thread, t.warp, t.barriers, t.warp_barriers, ++now};
+  if (t.counter) meetings.push_back({t.counter, t.arrivals, t.fence});
+  t.counter = nullptr;
+}
+extern "C" void emulation_arrive(unsigned *counter) {
+  EmulationThread &t = *emulation_thread;
+  t.counter = counter, t.arrivals = arrivals[counter].size();
+  arrivals[counter].push_back({t.block, t.fence});
+}
+extern "C" void emulation_end_launch() {
+  for (const auto &[counter, unused] : arrivals)
+    if (*counter && !emulation_fault[0])
+      snprintf(emulation_fault, sizeof emulation_fault, "a counter is %u at the end of the launch, not zero", *counter);
+  arrivals.clear();
+}
+
+/* Whether a barrier lies between two moments of threads of one block, or one thread has both. */
+static bool parted(unsigned thread, unsigned barriers, unsigned warp_barriers, unsigned later_thread, unsigned later,
+                   unsigned later_of_warp) {
+  return thread == later_thread || barriers < later || (thread / 32 == later_thread / 32 && warp_barriers < later_of_warp);
+}
+/* Whether the block of an earlier access has handed it on to the current thread at a counter. */
+static bool handed_on(const Access &before) {
+  const EmulationThread &t = *emulation_thread;
+  for (const Meeting &m : meetings) {
+    if (!parted(m.fence.thread, m.fence.barriers, m.fence.warp_barriers, t.thread, t.barriers, t.warp_barriers)) continue;
+    const std::vector<Arrival> &all = arrivals[m.counter];
+    for (size_t i = 0; i < m.arrivals; i++) {
+      const EmulationMoment &f = all[i].fence;
+      if (all[i].block == before.block && before.when < f.when &&
+          parted(before.thread, before.barriers, before.warp_barriers, f.thread, f.barriers, f.warp_barriers))
+        return true;
+    }
+  }
+  return false;
 }
 
 /* Whether nothing orders an earlier access before what the current thread does now. */
 static bool races(const Access &before) {
   const EmulationThread &now = *emulation_thread;
   if (before.launch != emulation_launch || (before.block == now.block && before.thread == now.thread)) return false;
-  if (before.block != now.block) return true;
+  if (before.block != now.block) return !handed_on(before);
   if (before.barriers < now.barriers) return false;
   return before.thread / 32 != now.warp || before.warp_barriers >= now.warp_barriers;
 }
 
 static void access(Shadow &shadow, bool write, const char *where, long offset, size_t size) {
   const EmulationThread &t = *emulation_thread;
-  const Access now = {emulation_launch, t.block, t.thread, t.barriers, t.warp_barriers};
+  const Access now = {emulation_launch, t.block, t.thread, t.barriers, t.warp_barriers, ++::now};
   if (races(shadow.write)) fault(write ? "two threads write at once" : "read while another thread writes", where, offset, size);
   if (write && races(shadow.read)) fault("write while another thread reads", where, offset, size);
   if (write) shadow.write = now;

@@ -10,7 +10,12 @@
 
 struct EmulationPiece { char *start; size_t size, guard; unsigned char *written; };
 struct EmulationSpan { char *start; size_t size; };
-struct EmulationThread { unsigned block, thread, warp, barriers, warp_barriers; };
+struct EmulationMoment { unsigned thread, warp, barriers, warp_barriers, when; };
+struct EmulationThread {
+  unsigned block, thread, warp, barriers, warp_barriers;
+  EmulationMoment fence;                      /* its last __threadfence(); when = 0: none */
+  unsigned *counter; size_t arrivals;         /* the counter that it was at since then, and the arrivals there so far */
+};
 
 extern "C" {
 extern EmulationThread *emulation_thread;     /* null outside of kernels */
@@ -23,4 +28,7 @@ void emulation_unwritten(char *at, size_t size);                /* a copy to sha
 void emulation_leaves(char *at, size_t size);                   /* a bulk copy begins: likewise; bulk.h knows who may read */
 void emulation_arrived(char *at, size_t size);                  /* it has arrived */
 void emulation_look(const void *at, size_t size);               /* what it reads */
+void emulation_fence();                                         /* __threadfence() */
+void emulation_arrive(unsigned *counter);                       /* an atomic operation at which blocks meet */
+void emulation_end_launch();
 }

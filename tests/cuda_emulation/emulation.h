@@ -88,7 +88,7 @@ struct Thread {
   std::vector<const void *> known_maps;           // tensor maps that it has made known to itself
   void *stack_pointer;
   uint3 index;
-  unsigned lane, turn;
+  unsigned lane, turn, any_turn;
   Warp *warp;
   State state;
 #ifdef EMULATION_CHECKED
@@ -111,6 +111,7 @@ struct Block {
   Group128 groups[8];
   std::deque<Thread *> ready;
   unsigned alive, arrived;
+  bool any[3];
   void (*kernel)(void *const *);
   void *const *arguments;
   void *scheduler;
@@ -230,6 +231,7 @@ static bool run_block(char *stacks) {
   for (Warp &warp : block.warps) warp.alive = warp.arrived = 0;
   for (Group128 &group : block.groups) group = Group128();
   block.alive = count, block.arrived = 0;
+  block.any[0] = block.any[1] = block.any[2] = false;
   block.ready.clear();
   for (size_t i = 0; i < count; i++) {
     Thread &thread = block.threads[i];
@@ -240,7 +242,7 @@ static bool run_block(char *stacks) {
     prepare_stack(thread, stacks + i * STACK);
 #ifdef EMULATION_CHECKED
     const unsigned number = (block_index.z * grid_size.y + block_index.y) * grid_size.x + block_index.x;
-    thread.checked = {number, unsigned(i), unsigned(i / 32), 0, 0};
+    thread.checked = {number, unsigned(i), unsigned(i / 32), 0, 0, {}, nullptr, 0};
 #endif
   }
 #ifdef EMULATION_CHECKED
@@ -284,6 +286,9 @@ static int launch(void (*kernel)(void *const *), void *const *arguments, const u
         block_index = {x, y, z};
         if (!run_block(stacks)) return 1;
       }
+#ifdef EMULATION_CHECKED
+  emulation_end_launch();
+#endif
   return 0;
 }
 
@@ -309,6 +314,15 @@ template <class... Pointers, void (*KERNEL)(Pointers...)> struct Caller<KERNEL> 
 #define blockDim emulation::block_size
 #define gridDim emulation::grid_size
 #define __syncthreads emulation::block_barrier
+/* A barrier that tells whether any thread says yes. Flags take turns: a thread that is early sets the next one. */
+static inline int __syncthreads_or(int yes) {
+  using namespace emulation;
+  const unsigned turn = current->any_turn++ % 3;
+  block.any[turn] |= yes != 0;
+  block_barrier();
+  block.any[(turn + 2) % 3] = false;
+  return block.any[turn];
+}
 static inline void __syncwarp(unsigned = ~0u) {
 #ifdef EMULATION_CHECKED
   emulation::current->checked.warp_barriers++;
@@ -352,6 +366,20 @@ template <class T> __attribute__((no_sanitize("thread", "alignment"))) static T 
   emulation_atomic_look(at);
   const T old = *at;
   if (old == before) *at = next;
+  return old;
+}
+/* Where blocks meet. Counters are variables of the module, which the checker does not look at as memory. */
+static inline void __threadfence() {
+#ifdef EMULATION_CHECKED
+  emulation_fence();
+#endif
+}
+__attribute__((no_sanitize("thread", "alignment"))) static inline unsigned atomicInc(unsigned *at, unsigned most) {
+#ifdef EMULATION_CHECKED
+  emulation_arrive(at);
+#endif
+  const unsigned old = *at;
+  *at = old >= most ? 0 : old + 1;
   return old;
 }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }

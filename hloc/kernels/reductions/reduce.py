@@ -1,7 +1,8 @@
 """Reductions: one or several reduces of the same dimensions, with the computations before, beside and after them.
 
 In: a reduce, or a kInput fusion. Out: one kernel, or two if few results are computed from many elements: then the first
-computes partial results of chunks, so that all threads have work, and the second combines them.
+computes partial results of chunks, so that all threads have work, and the second combines them. On a GPU the last block
+to finish combines them in the same kernel.
 
 The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
 own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), a Local array
@@ -12,6 +13,7 @@ loop nests (reductions/unrolled_reduction.py, reductions/transposed_reduction.py
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from hloc.ir import ELEMENT_TYPES, Instruction
@@ -22,6 +24,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Cost, Expr
 from hloc.kernels.monoids import chosen_integer, identity
 from hloc.kernels.reductions.argmax import ArgmaxNest, is_argmax
+from hloc.kernels.reductions.blocks import BlockNest
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.pairwise import PairwiseNest, is_pairwise, leaves_lanes_empty
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
@@ -35,7 +38,6 @@ SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, if it ru
 CHUNKS = 64
 GPU_PIECES = 8                  # warps or blocks per SM that keep enough loads in flight
 LONGEST_OF_A_BLOCK = 1 << 14    # elements of a row that one block of a GPU sums
-MOST_JOINED_AS_ROWS = 1 << 13   # results whose partial sums are contiguous on a GPU
 SMALLEST_TWO_PHASE = 1 << 16    # elements
 FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several rows that are summed as one
 SMALLEST_AT_ONCE = 1 << 12      # elements of all of them
@@ -55,6 +57,8 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     if math.prod(reduction.dimensions) == 0:
         return Lowered((_nothing_to_reduce(reduction, machine),))
     _choose_loops(reduction)
+    if machine.kind == "gpu":
+        return _lower_on_gpu(reduction, machine)
     reduction.choose_columns(machine)
     short = can_be_unrolled(reduction, machine)
     if machine.kind == "cpu" and not short and not is_transposed(reduction, machine):
@@ -64,14 +68,14 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
     if reduction.in_rows:
         partial = _without_rows(reduction)
-    chunks = _chunks(partial, machine, not short)
+    chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
     transposed = is_transposed(reduction, machine) and chunks == 1
     paired = whole and is_pairwise(reduction, machine) and not (transposed and leaves_lanes_empty(reduction))
     nest = UnrolledNest if short else PairwiseNest if paired else TransposedNest if transposed else \
         ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
     return Lowered((_one_phase(reduction, nest),)) if whole else \
-        _two_phases(reduction, partial, chunks, nest, machine)
+        _two_phases(reduction, partial, chunks, nest)
 
 
 def _alike(reduces: list[Instruction]) -> bool:
@@ -151,11 +155,55 @@ def _cost(reduction: Reduction, outline: Outline) -> Cost:
     return Cost(cost_of(outline, points, outline.builder).bytes, round(max(1.0, reduction.work) * points))
 
 
+# -- on a GPU ----------------------------------------------------------------------------------------------------------
+
+def _lower_on_gpu(reduction: Reduction, machine: Machine) -> Lowered:
+    """Columns by blocks that share tiles, rows by teams; one kernel, unless the order of the elements matters."""
+    columns = _without_inner(reduction) if _late_inner(reduction, machine) else reduction
+    if True in columns.reduced and not columns.reduced[-1] and all(reduction.monoid(r) for r in reduction.reduces):
+        outline = Outline(reduction.group)
+        scratch = BlockNest(reduction, columns, outline, machine, _bytes_read(reduction)).emit()
+        return Lowered((outline.finish(cost=_cost(reduction, outline)),), scratch)
+    chunks = _chunks(reduction, machine)
+    if chunks == 1:
+        return Lowered((_one_phase(reduction, Nest),))
+    return _joined_rows(reduction, chunks) if reduction.reduced[-1] else \
+        _two_phases(reduction, reduction, chunks, Nest)
+
+
+def _bytes_read(reduction: Reduction) -> int:
+    """Bytes of the arrays that a kernel reads."""
+    shapes = [p.shape for p in reduction.group.parameters if p.shape.is_array]
+    return sum(s.num_elements * ELEMENT_TYPES[s.element_type].bits // 8 for s in shapes)
+
+
+def _joined_rows(reduction: Reduction, chunks: int) -> Lowered:
+    """Rows in chunks: the last team that finishes with a chunk of a row combines the partial results of the row."""
+    outline = Outline(reduction.group)
+    b, types, results = outline.builder, [t for _, _, t in reduction.accumulators], reduction.results
+    joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
+                        [*reduction.kept_extents, chunks], [False] * len(reduction.kept_extents) + [True])
+    nest = Nest(reduction, outline, chunks)
+    join = Nest(joining, outline, values=_partials(joining, outline, types))
+
+    def keep(counters: list[Index], totals: list[Expr]) -> None:
+        row = reduction.kept(counters)
+        place = indexing.add(indexing.scale(row, chunks), nest.piece)
+        for k, (type, total) in enumerate(zip(types, totals)):
+            b.store(outline.scratch_buffer(k, type, chunks * results, "write"), place, total)
+        own = [c for c, gone in zip(counters, reduction.reduced) if not gone] + [indexing.ZERO]
+        with b.last(row, results, chunks):
+            store_results(joining, outline, own, join.row(own))
+    nest.emit(keep)
+    return Lowered((outline.finish(cost=_cost(reduction, outline)),),
+                   tuple(chunks * results * ELEMENT_TYPES[t].bytes for t in types))
+
+
 # -- two kernels -------------------------------------------------------------------------------------------------------
 
-def _chunks(reduction: Reduction, machine: Machine, deals: bool) -> int:
-    """The number of chunks into which the reduced loops are split, so that all threads have work; 1: no split. deals:
-    on a GPU several loops may be distributed; otherwise the first one is cut."""
+def _chunks(reduction: Reduction, machine: Machine) -> int:
+    """The number of chunks into which the reduced loops are split, so that all threads have work; 1: no split. On a GPU
+    several loops may be distributed; otherwise the first one is cut."""
     work = math.prod(reduction.extents)
     if machine.cores == 1 or work < SMALLEST_TWO_PHASE or True not in reduction.reduced:
         return 1
@@ -168,7 +216,7 @@ def _chunks(reduction: Reduction, machine: Machine, deals: bool) -> int:
         return 1
     chunks = GPU_PIECES * machine.cores if gpu else CHUNKS
     most = min(chunks // max(1, pieces) + 1, chunks, max(1, work // (SMALLEST_TWO_PHASE // 4)))
-    return _distributed_chunks(reduction, most) if gpu and deals else _cut(reduction.extents[reduction.cut_loop], most)
+    return _distributed_chunks(reduction, most) if gpu else _cut(reduction.extents[reduction.cut_loop], most)
 
 
 def _distributed_chunks(reduction: Reduction, most: int) -> int:
@@ -268,11 +316,9 @@ def _are_one(reduction: Reduction, extents: list[int]) -> bool:
     return loops.refine(extents, emit)[0] == extents
 
 
-def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest],
-                machine: Machine) -> Lowered:
+def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest]) -> Lowered:
     """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel combines them. If it would
-    combine rows of a few, slowly, the layout is [chunk][position in its row][row]. On a GPU partial results of few
-    results are [result][chunk], so that all lanes of a team combine one."""
+    combine rows of a few, slowly, the layout is [chunk][position in its row][row]."""
     results = partial.results
     types = [t for _, _, t in reduction.accumulators]
     size = chunks * results
@@ -281,13 +327,11 @@ def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: typ
 
     last = max(n for n, gone in enumerate(reduction.reduced) if gone) if partial is not reduction else None
     row = reduction.extents[-1] if last is not None and _joins_slowly(reduction) else 1
-    beside = machine.kind == "gpu" and row == 1 and results <= MOST_JOINED_AS_ROWS
 
     def keep(counters: list[Index], totals: list[Expr]) -> None:
         place = indexing.linearize(indexing.delinearize(partial.kept(counters), [results // row, row])[::-1],
                                    [row, results // row])
-        position = indexing.add(indexing.scale(place, chunks), nest.piece) if beside else \
-            indexing.add(indexing.scale(nest.piece, results), place)
+        position = indexing.add(indexing.scale(nest.piece, results), place)
         for k, (type, total) in enumerate(zip(types, totals)):
             first.builder.store(first.scratch_buffer(k, type, size, "write"), position, total)
     nest.emit(keep)
@@ -295,8 +339,7 @@ def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: typ
     remaining.sort(key=lambda n: row > 1 and n != last)
     extents, gone = [reduction.extents[n] for n in remaining], [n == last for n in remaining]
     joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
-                        [*extents, chunks] if beside else [chunks, *extents],
-                        [*gone, True] if beside else [True, *gone])
+                        [chunks, *extents], [True, *gone])
     calls = (first.finish("_partial", _cost(reduction, first)), _second_phase(joining, types))
     return Lowered(calls, tuple(size * ELEMENT_TYPES[t].bytes for t in types))
 
@@ -311,12 +354,17 @@ def _second_phase(joining: Reduction, types: list[str]) -> KernelCall:
     """Join the partial results: a reduction whose space is [chunk][partial result]."""
     outline = Outline(joining.group)
     size = math.prod(joining.extents)
-    names = [outline.scratch_buffer(k, t, size, "read") for k, t in enumerate(types)]
-
-    def partials(counters: list[Index]) -> list[list[list[Expr]]]:
-        position = indexing.linearize(counters, joining.extents)
-        loaded = iter([outline.builder.load(n, t, position) for n, t in zip(names, types)])
-        return [[[next(loaded) for _ in element_types(r)] for r in joining.reduces]]
-    Nest(joining, outline, values=partials).emit(
+    for k, type in enumerate(types):
+        outline.scratch_buffer(k, type, size, "read")
+    Nest(joining, outline, values=_partials(joining, outline, types)).emit(
         lambda counters, totals: store_results(joining, outline, counters, totals))
     return outline.finish("_join", Cost(size * 4, size))
+
+
+def _partials(joining: Reduction, outline: Outline, types: list[str]) -> Callable:
+    """The partial results at a place of the joining loops, in place of elements."""
+    def partials(counters: list[Index]) -> list[list[list[Expr]]]:
+        position = indexing.linearize(counters, joining.extents)
+        loaded = iter([outline.builder.load(f"scratch{k}", t, position) for k, t in enumerate(types)])
+        return [[[next(loaded) for _ in element_types(r)] for r in joining.reduces]]
+    return partials

@@ -28,6 +28,7 @@ from hloc.kernels.ir import (
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
     Local,
@@ -72,6 +73,7 @@ class _Run:
         self.arrays = arrays
         self.unwritten = unwritten
         self.values: dict[str, object] = {}
+        self.arrived: dict[tuple[int, object], int] = {}
 
     # -- statements
 
@@ -112,8 +114,14 @@ class _Run:
     def barrier(self, s: Barrier) -> None:
         """Nothing: iterations run one after the other."""
 
+    def last(self, s: Last) -> None:
+        group = id(s), self.value(s.position)
+        self.arrived[group] = self.arrived.get(group, 0) + 1
+        if self.arrived[group] == s.count:
+            self.statements(s.body)
+
     RUN = {Let: name, Assign: name, Mutable: mutable, Store: store, Atomic: atomic, For: loop, While: while_loop,
-           If: condition, Local: local, Shared: local, Barrier: barrier}
+           If: condition, Local: local, Shared: local, Barrier: barrier, Last: last}
 
     # -- expressions
 

@@ -26,6 +26,7 @@ from hloc.kernels.ir import (
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
     Local,
@@ -70,7 +71,7 @@ def _block(statements: Iterable[Stmt], indent: int) -> list[str]:
 
 def _statement(s: Stmt, indent: int) -> list[str]:
     space = "  " * indent
-    if isinstance(s, (For, While)):
+    if isinstance(s, (For, While, Last)):
         return [f"{space}{_head(s)} {{", *_block(s.body, indent + 1), f"{space}}}"]
     if isinstance(s, If):
         end = [f"{space}}} else {{", *_block(s.otherwise, indent + 1), f"{space}}}"] if s.otherwise else [f"{space}}}"]
@@ -78,9 +79,11 @@ def _statement(s: Stmt, indent: int) -> list[str]:
     return [space + _simple(s)]
 
 
-def _head(s: For | While) -> str:
+def _head(s: For | While | Last) -> str:
     if isinstance(s, While):
         return f"while {expression_text(s.condition)}"
+    if isinstance(s, Last):
+        return f"last({s.count}, {s.groups}) {_inside(s.position, SUM)}"
     extent = str(s.extent) if isinstance(s.extent, int) else _inside(s.extent, SUM)
     return f"{s.kind}{f'({s.lanes})' if s.lanes else ''} {s.name} < {extent}"
 

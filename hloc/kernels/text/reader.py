@@ -25,6 +25,7 @@ from hloc.kernels.ir import (
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
     Local,
@@ -155,6 +156,9 @@ class _Reader:
 
     def condition(self, condition: Tree, then: Tree, otherwise: Tree | None) -> If:
         return If(self.expression(condition), self.block(then), self.block(otherwise) if otherwise else ())
+
+    def last(self, count: Token, groups: Token, position: Tree, body: Tree) -> Last:
+        return Last(self.expression(position), int(groups), int(count), self.block(body))
 
     def local(self, name: Token, array: Tree) -> Local:
         return Local(str(name), *self.array(name, array))

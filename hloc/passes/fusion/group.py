@@ -212,7 +212,8 @@ class Group:
         columns = math.prod(shape.dimensions[d] for d in reduce.get("dimensions"))
         fits = (without_ones(shape.dimensions) == without_ones(self.dimensions)
                 and is_trailing(shape.dimensions, tuple(sorted(reduce.get("dimensions")))))
-        if fits and columns > 1 and context == self.contexts.quotient(BASE, columns):
+        row = self.contexts.scalar() if columns == self.elements else self.contexts.quotient(BASE, columns)
+        if fits and columns > 1 and context == row:
             return self._rows(reduce, BASE, context)
         return None
 

@@ -26,7 +26,7 @@ TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_co
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
 GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<")
 HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
-           ("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_conv_direct<")),
+           ("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_last_", "hloc_sort_", "hloc_conv_direct<")),
            ("mma.cuh", ("hloc_numbers_", *GROUPS)), ("pack.cuh", ("hloc_pack<", *TILES, *PACKS)),
            ("numbers.cuh", ("hloc_numbers_", *GROUPS)), ("gemm.cuh", (*TILES, *PACKS)),
            ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", *GROUPS)),

@@ -22,12 +22,15 @@ from hloc.kernels.ir import (
     Assign,
     Atomic,
     Barrier,
+    Const,
     Expr,
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
+    Local,
     Mutable,
     Shared,
     Stmt,
@@ -42,8 +45,17 @@ from hloc.targets.cuda.costs.accesses import names
 from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of
 from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
-from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, Form, distributed, form_of, geometry_of
+from hloc.targets.cuda.loops.kernels import (
+    AT_ONCE,
+    USUALLY_UNROLLED,
+    VECTORS_AT_ONCE,
+    Form,
+    distributed,
+    form_of,
+    geometry_of,
+)
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Scan, Spread, Total
+from hloc.targets.cuda.loops.vector_accesses import Widths
 
 UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed
 FEW_LOADS = 4                       # most loads per iteration of loops with a large unroll factor
@@ -53,6 +65,7 @@ REGISTERS = 40                      # of a thread; few kernels differ
 INSTRUCTIONS = {name: row.gpu_cost or row.cost for name, row in SCALARS.items() if row.cost > 1}
 QUOTIENT = 4                        # instructions of an INDEX division by a constant
 TOTAL = 10                          # instructions of a reduction over a warp
+ARRIVAL = 4                         # loads that take as long as to find out whether a team is the last one
 
 
 def loop_work(kernel: Kernel, gpu: Machine) -> Work:
@@ -71,7 +84,9 @@ class _Count:
         self.buffers = {b.name: b for b in kernel.buffers}
         self.accesses: list[Access] = []
         self.counts: dict[str, float] = {}
-        self.shared = 0
+        self.shared, self.joining = 0, 0.0
+        self.widths = Widths(form.team, self.buffers) if form.team else None
+        self.packed: dict[Load | Store, int] = {}               # vector accesses of the current loop -> elements
         loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
         body: tuple[Stmt, ...] = loop.body if loop else kernel.body
         counters: tuple[tuple[str, int], ...] = ((loop.name, loop.extent),) if loop else ()
@@ -84,6 +99,8 @@ class _Count:
             if isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int):
                 counters, body = (*counters, (inner.name, inner.extent)), inner.body
             self.threads = Threads(blocks, threads, math.prod(n for _, n in counters), threads, 1, counters)
+        self.in_registers = {s.name for s in walk(body) if isinstance(s, Local) and s.size <= LARGEST_UNROLLED} \
+            if form.team else set()
         self.count(before, Scope(0, self.threads.lanes))
         self.rounds = self.count(body, Scope(1, self.threads.lanes))
 
@@ -92,7 +109,7 @@ class _Count:
         form, threads = self.form, self.threads
         memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, bool(form.tiling), gpu)
         counts, units = {**self.counts, "sector": sectors}, threads.units_of_one
-        rounds, uneven = self.rounds * units, units * threads.at_once / max(1, threads.units)
+        rounds, uneven = self.rounds * units + self.joining, units * threads.at_once / max(1, threads.units)
         if form.vectors:
             width, together = form.vectors.width, len(form.vectors.loads) + len(form.vectors.space.stores)
             counts["access"] *= 1 - min(1, together / max(1, len(self.accesses))) * (1 - 1 / width)
@@ -100,7 +117,8 @@ class _Count:
         if form.tiling:
             rounds, uneven = 2 * math.ceil(form.tiling.tiles / threads.blocks), 1
             self.shared = len(form.tiling.loads) * form.tiling.edge ** 2 * 4
-            counts["access"] *= 2
+            width = form.tiling.width
+            counts["access"] *= 2 if width == 1 else (1 + 3 / width) / 2      # only loads from the tile are of elements
         return Work(threads.blocks, threads.threads, REGISTERS, self.shared, memory, traffic, counts,
                     rounds=float(rounds), uneven=float(uneven))
 
@@ -117,6 +135,9 @@ class _Count:
                 rounds += self.scan(s, scope)
             elif isinstance(s, If):
                 rounds += self.branch(s, scope)
+            elif isinstance(s, Last):
+                self.add("atomic", 1, scope._replace(lanes=1))
+                self.joining += ARRIVAL + self.count(s.body, scope._replace(trips=scope.trips / s.count))
             elif isinstance(s, Total):
                 self.add("shuffle", TOTAL, scope)
             elif isinstance(s, Barrier):
@@ -138,7 +159,8 @@ class _Count:
         if isinstance(s, (Store, Atomic)):
             if s.buffer in self.buffers:
                 self.accesses.append(Access(s.buffer, s.position, scope, False))
-            self.add("atomic" if isinstance(s, Atomic) else "access", 1, scope)
+            if s.buffer not in self.in_registers:
+                self.add("atomic" if isinstance(s, Atomic) else "access", 1 / self.packed.get(s, 1), scope)
         else:
             levels[s.name] = level
         return level
@@ -154,8 +176,9 @@ class _Count:
     def expression(self, expr: Expr, scope: Scope) -> None:
         for part in parts([expr]):
             if isinstance(part, Load):
-                self.add("access", 1, scope)
-                self.add("alu", 0.5, scope)
+                if part.buffer not in self.in_registers:
+                    self.add("access", 1 / self.packed.get(part, 1), scope)
+                    self.add("alu", 0.5 / self.packed.get(part, 1), scope)
                 if part.buffer in self.buffers:
                     self.accesses.append(Access(part.buffer, part.position, scope, True))
             elif isinstance(part, Apply):
@@ -182,11 +205,21 @@ class _Count:
     def loop(self, s: For | Spread, scope: Scope) -> float:
         shared = isinstance(s, Spread)
         counters = s.counters if shared else ((s.name, s.extent),)
-        extents = [n if isinstance(n, int) else UNKNOWN_TRIPS for _, n in counters]
+        extents = [self.trips(n) for _, n in counters]
         total, lanes = math.prod(extents), self.threads.lanes if shared else 1
         loops = (*scope.loops, *((name, n, shared) for (name, _), n in zip(counters, extents)))
+        packs = self.widths.of(s) if shared and self.widths else None
+        self.packed = dict.fromkeys((*packs.loads, *packs.stores), packs.width) if packs else {}
         rounds = self.count(s.body, scope._replace(trips=scope.trips * total / lanes, loops=loops))
+        self.packed = {}
         return self.repeated(s, {name for name, _ in counters}, math.ceil(total / lanes), rounds)
+
+    def trips(self, extent: int | Expr) -> int:
+        """The trip count of a loop; of one that ends at a minimum, at most its constant."""
+        value = self.lets.get(extent.name) if isinstance(extent, Var) else extent
+        if isinstance(value, Apply) and value.op == "minimum":
+            value = next((a for a in value.arguments if isinstance(a, Const)), value)
+        return value if isinstance(value, int) else value.value if isinstance(value, Const) else UNKNOWN_TRIPS
 
     def repeated(self, s: For | Spread, counters: set[str], steps: int, rounds: float) -> float:
         """Rounds of a loop of `steps` iterations with `rounds` dependent loads each."""
@@ -194,7 +227,8 @@ class _Count:
         if any(isinstance(i, (While, Scan, Barrier, Atomic, Total)) or isinstance(i, (For, Spread)) and not is_flat(i)
                for i in inside):
             return steps * rounds
-        slots = math.prod(i.slots for i in inside if isinstance(i, Spread))
+        spreads = [i for i in inside if isinstance(i, Spread)]
+        slots, packs = math.prod(i.slots for i in spreads), [self.widths.of(i) for i in spreads]
         if any(isinstance(i, Store) and i.buffer in self.buffers for i in inside):
             return steps * rounds * slots
         if any(is_choice(p) for i in inside for p in parts(expressions(i))):
@@ -203,11 +237,18 @@ class _Count:
                  and counters & names(p.position, self.lets)]
         if not loads:
             return rounds
+        if any(p and p.loads for p in packs):
+            return math.ceil(steps / VECTORS_AT_ONCE) * max(1, rounds)
         together = TOGETHER if len(loads) * slots <= FEW_LOADS else TOGETHER_OF_MANY
         if isinstance(s, Spread):
             width = min(ELEMENT_TYPES[p.type].bytes for p in loads)
-            together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width) * len(loads)
+            together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width, 2 * max(self.packs_width(s), 1)) * len(loads)
         return max(1, math.ceil(steps * slots * len(loads) / together)) * max(1, rounds)
+
+    def packs_width(self, s: Spread) -> int:
+        """Elements of a vector access of a loop; 0: it has none."""
+        packs = self.widths.of(s)
+        return packs.width if packs and packs.loads else 0
 
     def scan(self, s: Scan, scope: Scope) -> float:
         total, guard = math.prod(n for _, n in s.counters), s.body[-1]

@@ -32,7 +32,7 @@ def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, varian
     if tile.library_kernel == "convolution":
         return _convolution(tile, launches, gpu, variant)
     if tile.library_kernel in ("sort", "topk"):
-        return [_sort(tile, g) for g in launches]
+        return [_sort(tile, g, len(launches) == 1) for g in launches]
     return [_roughly(tile, g, gpu) for g in launches]
 
 
@@ -87,10 +87,12 @@ def _direct(sizes: Sizes, start: Geometry, tile: Tile, depth: int) -> Work:
     return _simple(sizes, start, counts, rounds + 1, float(sizes.memory + made * 4 / 8))
 
 
-def _sort(tile: Tile, start: Geometry) -> Work:
-    """A launch that sorts chunks in shared memory, merges by binary search, or moves the elements."""
+def _sort(tile: Tile, start: Geometry, alone: bool) -> Work:
+    """A launch that sorts chunks in shared memory, merges by binary search, or moves the elements. alone: the only
+    one; its chunks are then as many as its blocks, and the last block sorts once more."""
     facts = dict(tile.parameters)
     length, rows = facts["length"], facts["rows"]
+    chunks = start.grid[0] / rows if alone else 1
     memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
     elements = rows * length / WARP
     levels = math.log2(max(2, length))
@@ -99,8 +101,8 @@ def _sort(tile: Tile, start: Geometry) -> Work:
     elif start.function.endswith("_move"):
         rounds, counts = 2, {"alu": elements, "access": elements}
     else:
-        chunk = min(11.0, math.ceil(levels))
-        passes = chunk * (chunk + 1) / 2
+        chunk = min(11.0, math.ceil(math.log2(max(2, length / max(1, chunks)))))
+        passes = chunk * (chunk + 1) / 2 * (2 if chunks > 1 else 1)
         rounds, counts = passes * 1.2 + 2, {"alu": elements * passes * 12, "access": elements * passes * 4,
                                             "barrier": elements * passes / 8}
     sizes = Sizes(rows, length, 1, 1, memory)

@@ -1,8 +1,10 @@
 /* sort.cuh: stable sorts of rows by any comparator, through the positions of their elements.
  *
- * In: a struct S of constants: ROWS, LENGTH, KEEP (elements of a sorted row that are wanted); CHUNK, a power of two.
+ * In: team.cuh; a struct S of constants: ROWS, LENGTH, KEEP (elements of a sorted row that are wanted); CHUNK, a power
+ *     of two.
  *     before(row, i, j): element i of the row goes before element j;  move(row, from, to): place it in the result.
  * Out: hloc_sort_short<S>          rows of at most CHUNK elements, sorted by blocks in shared memory (CHUNK x 4 bytes)
+ *      hloc_sort_few<S>            longer rows of which CHUNK elements or fewer decide, in one kernel
  *      hloc_sort_chunks<S>         longer rows: sorts each CHUNK of positions into places[row * LENGTH ...]
  *      hloc_sort_merge<S, WIDTH>   merges neighbouring runs of WIDTH from `from` to `to`
  *      hloc_sort_move<S>           moves the elements to where the sorted positions say
@@ -88,6 +90,29 @@ template <class S, class Move> HLOC_FN void hloc_sort_move(const int *places, Mo
   const long step = (long)gridDim.x * blockDim.x;
   for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < S::ROWS * S::KEEP; n += step)
     move(n / S::KEEP, places[n / S::KEEP * S::LENGTH + n % S::KEEP], n % S::KEEP);
+}
+
+/* Longer rows of which few elements are wanted: each block sorts a chunk and keeps its first KEEP positions in
+ * `places`. The last block of a row sorts those of all chunks, which are CHUNK at most. */
+template <class S, class Before, class Move>
+HLOC_FN void hloc_sort_few(int *memory, int *places, unsigned *arrived, Before before, Move move) {
+  constexpr int CHUNKS = (S::LENGTH + S::CHUNK - 1) / S::CHUNK, FOUND = CHUNKS * S::KEEP;
+  for (long work = blockIdx.x; work < S::ROWS * (long)CHUNKS; work += gridDim.x) {
+    const long row = work / CHUNKS;
+    auto sort = [&]() {
+      hloc_sort_segments<S::CHUNK, S::CHUNK>(
+          memory, [&](int, int a, int b) { return hloc_sort_first<S>(before, row, a, b); });
+    };
+    __syncthreads();
+    for (int t = threadIdx.x; t < S::CHUNK; t += blockDim.x) memory[t] = work % CHUNKS * S::CHUNK + t;
+    sort();
+    for (int t = threadIdx.x; t < S::KEEP; t += blockDim.x) places[work * S::KEEP + t] = memory[t];
+    if (!hloc_last_block(&arrived[row], CHUNKS)) continue;
+    for (int t = threadIdx.x; t < S::CHUNK; t += blockDim.x)
+      memory[t] = t < FOUND ? places[row * FOUND + t] : S::CHUNK * CHUNKS + t;
+    sort();
+    for (int t = threadIdx.x; t < S::KEEP; t += blockDim.x) move(row, memory[t], t);
+  }
 }
 
 #endif

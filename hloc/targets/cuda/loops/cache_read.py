@@ -24,6 +24,7 @@ from hloc.kernels.ir import (
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
     Local,
@@ -149,6 +150,9 @@ def _everywhere(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
         old = getattr(statement, name)
         return statement._replace(body=tuple(_everywhere(s, change) for s in statement.body),
                                   **{name: old if isinstance(old, int) else change(old)})
+    if isinstance(statement, Last):
+        return statement._replace(position=change(statement.position),
+                                  body=tuple(_everywhere(s, change) for s in statement.body))
     return with_expressions(statement, change)
 
 

@@ -6,7 +6,7 @@ is never so close to the midpoint of two bf16 numbers that this error changes th
 """
 from __future__ import annotations
 
-from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Stmt, While
+from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Last, Stmt, While
 from hloc.kernels.walks import with_expressions, with_parts
 
 
@@ -21,7 +21,7 @@ def _all(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 def _statement(statement: Stmt) -> Stmt:
     if isinstance(statement, If):
         return If(_changed(statement.condition), _all(statement.then), _all(statement.otherwise))
-    if isinstance(statement, (For, While)):
+    if isinstance(statement, (For, While, Last)):
         return statement._replace(body=_all(statement.body))
     return with_expressions(statement, _changed)
 

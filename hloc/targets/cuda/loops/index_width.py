@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from hloc.kernels.intervals import LIMIT, Known, Unknown, look, small, with_intervals
-from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, For, If, Kernel, Mutable, Stmt
+from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, For, If, Kernel, Last, Mutable, Stmt
 from hloc.kernels.walks import expressions, walk
 
 
@@ -29,7 +29,8 @@ def _small(s: Stmt, known: Known, _in_vector: bool) -> tuple[Stmt, ...]:
     """The statement itself. Raises Unknown if a position in it, or its counter, may be large."""
     if isinstance(s, For) and isinstance(s.extent, int):
         small((0, max(0, s.extent - 1)))
-    elif isinstance(s, Mutable) and s.initial.type == INDEX or not isinstance(s, (For, If)) and hasattr(s, "body"):
+    elif isinstance(s, Mutable) and s.initial.type == INDEX \
+            or hasattr(s, "body") and not isinstance(s, (For, If, Last)):
         raise Unknown
     for expr in expressions(s):
         look(expr, known)

@@ -95,6 +95,11 @@ def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
     return expr
 
 
+def is_along(access: Access, width: int) -> bool:
+    """Whether adjacent elements are contiguous in memory, and every vector of them is aligned."""
+    return access.steps[0] == 1 and access.constant % width == 0 and not any(s % width for s in access.steps[1:])
+
+
 def inside(kernel: Kernel, load: Load, access: Access, dimensions: tuple[Dimension, ...]) -> bool:
     """Whether every position is inside the buffer, so that it may be read even if its value is not used."""
     size = next((b.size for b in kernel.buffers if b.name == load.buffer), 0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, forms
+from hloc.kernels.affine import Affine
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
@@ -25,6 +25,8 @@ from hloc.kernels.ir import (
     Expr,
     For,
     Kernel,
+    Last,
+    Let,
     Load,
     Store,
     Tile,
@@ -41,16 +43,16 @@ from hloc.targets.cuda.loops.fast_division import with_fast_division
 from hloc.targets.cuda.loops.index_width import fits
 from hloc.targets.cuda.loops.iteration_space import space_of, with_loads
 from hloc.targets.cuda.loops.scatter_owners import with_scatter_owners
-from hloc.targets.cuda.loops.teams import LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
+from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
 from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
-from hloc.targets.cuda.loops.vector_accesses import Packs, common_width, packs_of
+from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
 from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
 from hloc.targets.functions import definitions, functions_in, with_calls
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type, print_kernel
 
 THREADS = 256
-BLOCKS_PER_SM = 16
 AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread loads at once; iterations that compilers unroll by default
+VECTORS_AT_ONCE = 8                     # iterations of a loop around vectors that are unrolled
 LARGEST_BLOCK = 1024
 MOST_INLINED = 32                       # functions of a kernel
 
@@ -149,8 +151,13 @@ def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str, index: str) -
     printer = TeamPrinter(CUDA, index=index, team=team, kernel=kernel)
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
+    last = next((s for s in walk(team.body) if isinstance(s, Last)), None)
+    if last is not None:
+        printer.arrived = f"{name}_arrived"
+        printer.line(0, f"__device__ unsigned {printer.arrived}[{last.groups}];")
     block = team.threads * team.teams
-    bounds = f"{block}, 1" if block == LARGEST_BLOCK else block     # else ptxas spills to fit two blocks into an SM
+    # without the 1 ptxas spills to fit more blocks into an SM
+    bounds = f"{block}, 1" if block == LARGEST_BLOCK or last is not None else block
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
     lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
     printer.line(1, f"const {index} lane = {lane};")
@@ -168,6 +175,10 @@ def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str, index: str) -
 def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
     """The loop over the rows of this team."""
     i, teams = team.counter, f"{team.teams}L" if printer.index == "long" else str(team.teams)
+    if team.once:
+        printer.line(1, f"const {printer.index} {i} = blockIdx.x;")
+        printer.statements(team.body, 1)
+        return
     start = "blockIdx.x" if team.teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {WARP}"
     step = "gridDim.x" if team.teams == 1 else f"gridDim.x * {teams}"
     printer.line(1, f"for ({printer.index} {i} = {start}; {i} < {team.rows}; {i} += {step}) {{")
@@ -181,14 +192,11 @@ class TeamPrinter(StatementPrinter):
 
     team: TeamKernel | None = None
     kernel: Kernel | None = None
+    arrived: str = ""
 
     def __post_init__(self) -> None:
-        self.known = forms((*self.team.before, *self.team.body))
         self.buffers = {b.name: b for b in self.kernel.buffers}
-        slotted = [s for s in walk(self.team.body) if isinstance(s, Spread) and s.slots]
-        plain = all(len(s.counters) == 1 and isinstance(s.counters[0][1], int) for s in slotted)
-        self.width = common_width([(*s.counters[0], s.body) for s in slotted], self.team.threads, self.known,
-                                  self.buffers) if slotted and plain else 1
+        self.widths = Widths(self.team, self.buffers)
 
     def barrier(self, s: Barrier, indent: int) -> None:
         self.line(indent, "__syncwarp();" if self.team.threads == WARP else "__syncthreads();")
@@ -206,8 +214,8 @@ class TeamPrinter(StatementPrinter):
         """A loop over the lanes; the counters of a nest are computed from one linear index."""
         extent = s.counters[0][1] if len(s.counters) == 1 else _product(s.counters)
         name = s.counters[0][0] if len(s.counters) == 1 else "point"
-        if packs := self.packs(s):
-            self.packed(s, packs, name, extent, indent)
+        if packs := self.widths.of(s):
+            self.packed(s, packs, extent, indent)
             return
         if not s.slots:
             if (steps := self.unrolled(s, extent)) > USUALLY_UNROLLED:
@@ -244,49 +252,75 @@ class TeamPrinter(StatementPrinter):
         self.line(indent + 1, "}")
         self.line(indent, "}")
 
-    def packs(self, s: Spread) -> Packs | None:
-        """The width and vector accesses of a loop; None if a lane takes one element at a time."""
-        name, extent = s.counters[0]
-        if len(s.counters) > 1 or not isinstance(extent, int) or s.slots and self.width < 2:
-            return None
-        wanted = self.width if s.slots else 0
-        found = packs_of(name, extent, s.body, self.team.threads, self.known, self.buffers, wanted)
-        return found or (Packs(self.width, {}, {}) if s.slots else None)
+    def last(self, s: Last, indent: int) -> None:
+        kind = "warp" if self.team.threads == WARP else "block"
+        place = f"&{self.arrived}[{self.expression(s.position)}]"
+        self.line(indent, f"if (hloc_last_{kind}({place}, {s.count})) {{")
+        self.statements(s.body, indent + 1)
+        self.line(indent, "}")
 
-    def packed(self, s: Spread, packs: Packs, name: str, extent: int, indent: int) -> None:
+    def loop(self, s: For, indent: int) -> None:
+        """A loop that all lanes run together; the vectors of several iterations are loaded at once."""
+        inside = [i for i in s.body if not isinstance(i, Let)]
+        if len(inside) == 1 and isinstance(inside[0], Spread) and (packs := self.widths.of(inside[0])) and packs.loads \
+                and isinstance(s.extent, int):
+            self.line(indent, f"#pragma unroll {min(s.extent, VECTORS_AT_ONCE)}")
+        super().loop(s, indent)
+
+    def packed(self, s: Spread, packs: Packs, extent: int, indent: int) -> None:
         """A loop whose lanes load and store several adjacent elements at once."""
         width, lanes = packs.width, self.team.threads
+        vectors = extent // width
         if s.slots:
             self.line(indent, "#pragma unroll")
-            self.line(indent, f"for ({self.index} some = 0; some < {s.slots // width}; some++) {{")
+            self.line(indent, f"for ({self.index} some = 0; some < {-(-vectors // lanes)}; some++) {{")
             self.line(indent + 1, f"const {self.index} vector = some * {lanes} + lane;")
         else:
-            if extent // width >= 2 * lanes:
+            if vectors >= 2 * lanes:
                 self.line(indent, "#pragma unroll 2")
-            self.line(indent, f"for ({self.index} vector = lane; vector < {extent // width}; vector += {lanes}) {{")
+            self.line(indent, f"for ({self.index} vector = lane; vector < {vectors}; vector += {lanes}) {{")
+        if guarded := s.slots > 0 and vectors % lanes > 0:
+            self.line(indent + 1, f"if (vector < {vectors}) {{")
+        self.vector(s, packs, extent, indent + 1 + guarded)
+        if guarded:
+            self.line(indent + 1, "}")
+        self.line(indent, "}")
+
+    def vector(self, s: Spread, packs: Packs, extent: int, indent: int) -> None:
+        """The elements of one vector."""
+        width, (name, inner) = packs.width, s.counters[-1]
+        along = len(s.counters) == 1 or inner % width == 0      # whether a vector lies in one line of the nest
+        first = Apply("multiply", (Var("vector", INDEX), Const(width, INDEX)), INDEX)
+        if len(s.counters) > 1 and along:
+            self.line(indent, f"const {self.index} point = {self.expression(first)};")
+            self.counters(s._replace(counters=(*s.counters[:-1], (f"{name}_first", inner))), indent)
+            first = Var(f"{name}_first", INDEX)
         places: dict[Load, Expr] = {}
         for n, (load, form) in enumerate(packs.loads.items()):
             type = f"hloc_pack<{c_type(load.type)}, {width}>"
-            self.line(indent + 1, f"const {type} x{n} = *(const {type} *)&{load.buffer}[{_place(form, width)}];")
+            self.line(indent, f"const {type} x{n} = *(const {type} *)&{load.buffer}[{_place(form, first)}];")
             places[load] = Load(f"x{n}.at", Var("part", INDEX), load.type)
         stores = list(packs.stores)
         types = [f"hloc_pack<{c_type(self.buffers[store.buffer].type)}, {width}>" for store in stores]
         for n, type in enumerate(types):
-            self.line(indent + 1, f"{type} y{n};")
-        self.line(indent + 1, "#pragma unroll")
-        self.line(indent + 1, f"for (int part = 0; part < {width}; part++) {{")
-        self.line(indent + 2, f"const {self.index} {name} = vector * {width} + part;")
+            self.line(indent, f"{type} y{n};")
+        self.line(indent, "#pragma unroll")
+        self.line(indent, f"for (int part = 0; part < {width}; part++) {{")
+        if along:
+            self.line(indent + 1, f"const {self.index} {name} = {self.expression(first)} + part;")
+        else:
+            self.line(indent + 1, f"const {self.index} point = vector * {width} + part;")
+            self.counters(s, indent + 1)
         if s.slots:
-            self.line(indent + 2, f"const {self.index} slot = some * {width} + part;")
+            self.line(indent + 1, f"const {self.index} slot = some * {width} + part;")
         for statement in s.body:
             new = with_expressions(statement, lambda e: with_loads(e, places))
             if statement in packs.stores:
                 new = Store(f"y{stores.index(statement)}.at", Var("part", INDEX), new.value)
-            self.statements([new], indent + 2)
-        self.line(indent + 1, "}")
-        for n, (store, form) in enumerate(packs.stores.items()):
-            self.line(indent + 1, f"*({types[n]} *)&{store.buffer}[{_place(form, width)}] = y{n};")
+            self.statements([new], indent + 1)
         self.line(indent, "}")
+        for n, (store, form) in enumerate(packs.stores.items()):
+            self.line(indent, f"*({types[n]} *)&{store.buffer}[{_place(form, first)}] = y{n};")
 
     def unrolled(self, s: Spread, extent) -> int:
         """The unroll factor: enough iterations that their loads in flight are AT_ONCE bytes, also for narrow types."""
@@ -325,13 +359,13 @@ class TeamPrinter(StatementPrinter):
             pieces.append(f"{name} = {value}" if rest == 1 else f"{name} = {value} / {rest}")
         self.line(indent, f"const {self.index} {', '.join(pieces)};")
 
-    WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan}
+    WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan, Last: last,
+               For: loop}
 
 
-def _place(start: Affine, width: int) -> str:
-    """The position of a vector's first element."""
-    vector = Apply("multiply", (Var("vector", INDEX), Const(width, INDEX)), INDEX)
-    return expression(index_apply("add", start.expression(), vector))
+def _place(start: Affine, first: Expr) -> str:
+    """The position of a vector's first element, from that of its loop's."""
+    return expression(index_apply("add", start.expression(), first))
 
 
 def _product(counters: tuple[tuple[str, int], ...]) -> int:

@@ -13,6 +13,7 @@ fits into registers. Any other Local of a row is in shared memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from hloc.kernels.ir import (
     For,
     If,
     Kernel,
+    Last,
     Let,
     Load,
     Local,
@@ -50,6 +52,7 @@ from hloc.machine import Machine
 WARP = 32
 SHORTEST = 16                       # loops with fewer iterations are not worth a team
 BLOCK_THREADS = 256
+BLOCKS_PER_SM = 16                  # at most; each block then has several rows
 LARGEST_PRIVATE = 16 << 10          # bytes of Local arrays that one thread may have
 STATIC_SHARED = 44 << 10
 LOOKED_AT = 64
@@ -85,7 +88,8 @@ class Scan(NamedTuple):
 
 
 class TeamKernel(NamedTuple):
-    """threads: lanes of a team; teams: per block; rows: PARALLEL iterations; body: of one row, named by `counter`."""
+    """threads: lanes of a team; teams: per block; rows: PARALLEL iterations; body: of one row, named by `counter`;
+    once: each row has a block of its own."""
 
     threads: int
     teams: int
@@ -93,6 +97,7 @@ class TeamKernel(NamedTuple):
     counter: str
     before: tuple[Stmt, ...]
     body: tuple[Stmt, ...]
+    once: bool = False
 
 
 def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
@@ -106,17 +111,18 @@ def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
     draft = _Draft(body, forms((*before, *body)), {b.name for b in kernel.buffers})
     longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
     private = sum(_bytes(s) for s in walk(body) if isinstance(s, Local))
-    scans = any(isinstance(s, Scan) for s in body)
-    if longest < SHORTEST and private <= LARGEST_PRIVATE and not scans:
+    scans, joins = (any(isinstance(s, kind) for s in body) for kind in (Scan, Last))
+    if longest < SHORTEST and private <= LARGEST_PRIVATE and not scans and not joins:
         return None
     draft.threads = WARP if scans else _threads(longest, rows, private, gpu)
     draft.place_locals()
     teams = 1 if draft.threads > WARP else min(BLOCK_THREADS // WARP, max(1, rows))
     if draft.shared_bytes:
-        draft.threads, teams = max(draft.threads, 128), 1
+        draft.threads, teams = max(draft.threads, BLOCK_THREADS if longest > 2 * BLOCK_THREADS else 128), 1
         draft.place_locals()
     _check_memory(kernel, draft)
-    return TeamKernel(draft.threads, teams, rows, loop.name if loop else "", before, tuple(draft.row(body, set())))
+    return TeamKernel(draft.threads, teams, rows, loop.name if loop else "", before, tuple(draft.row(body, set())),
+                      teams == 1 and rows <= BLOCKS_PER_SM * gpu.cores)
 
 
 def _bytes(array: Local | Shared) -> int:
@@ -173,7 +179,7 @@ class _Draft:
                 self.locals[statement.name] = statement
             elif isinstance(statement, If):
                 stack.append(iter(statement.then + statement.otherwise))
-            elif isinstance(statement, (While, Scan)):
+            elif isinstance(statement, (While, Scan, Last)):
                 stack.append(iter(statement.body))
             elif isinstance(statement, For):
                 spread = self._spread(statement)
@@ -212,19 +218,13 @@ class _Draft:
             return False
         if not all(self._only_accumulated(name, body) for name in assigned(body) - inside):
             return False
-        written = [s for s in stores(body) if s.buffer not in inside]
-        loops = [*nest[:1], *(s for s in walk(body) if isinstance(s, For))]
-        if not written:
-            return True
-        if not all(isinstance(s.extent, int) for s in loops):
-            return False
-        extents = {s.name: s.extent for s in loops}
-        moving, places = defined(body) - extents.keys(), {}
-        for store in written:
+        written = [(s, around) for s, around in _with_loops(nest[:1]) if s.buffer not in inside]
+        moving, places = defined(body) - {s.name for s in walk(nest[:1]) if isinstance(s, For)}, {}
+        for store, around in written:
             place = affine(store.position, self.known)
-            factors = place.factors
+            factors, extents = place.factors, {s.name: s.extent for s in around}
             if factors is None or moving & factors.keys() or places.setdefault(store.buffer, place) != place \
-                    or not injective(factors, extents):
+                    or not all(isinstance(n, int) for n in extents.values()) or not injective(factors, extents):
                 return False
         return all(affine(load.position, self.known) == places[load.buffer]
                    for load in loads(body) if load.buffer in places)
@@ -292,7 +292,7 @@ class _Draft:
         return all(affine(p, self.known) == of_names(wanted) for p in positions)
 
     def _at_row_level(self, name: str) -> bool:
-        return any(name in _touched((s,)) for s in self._row_statements() if not isinstance(s, (For, If, While)))
+        return any(name in _touched((s,)) for s in self._row_statements() if not isinstance(s, (For, If, While, Last)))
 
     def _row_statements(self):
         """The statements that all lanes run."""
@@ -302,7 +302,7 @@ class _Draft:
             yield top
             if isinstance(top, If):
                 stack.extend(top.then + top.otherwise)
-            elif isinstance(top, (While, Scan)) or (isinstance(top, For) and id(top) not in self.spreads):
+            elif isinstance(top, (While, Scan, Last)) or (isinstance(top, For) and id(top) not in self.spreads):
                 stack.extend(top.body)
 
     # -- the new body ----------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class _Draft:
                                tuple(self.row(statement.otherwise, open_sums))))
             elif isinstance(statement, While):
                 done.append(While(statement.condition, tuple(self.row(statement.body, open_sums))))
-            elif isinstance(statement, Scan):
+            elif isinstance(statement, (Scan, Last)):
                 done.append(statement._replace(body=tuple(self.row(statement.body, open_sums))))
             elif isinstance(statement, Local):
                 done.append(self.local(statement))
@@ -330,7 +330,7 @@ class _Draft:
                 self.store(statement, done)
             else:
                 done.append(statement)
-        return done
+        return _with_single_barriers(done)
 
     def loop(self, loop: For, open_sums: set[str], fresh: set[str]) -> list[Stmt]:
         sums = assigned(loop.body) & self.mutables.keys()
@@ -397,6 +397,31 @@ class _Draft:
         done += [Barrier(), If(FIRST_LANE, (statement,))]
         if again:
             done.append(Barrier())
+
+
+def _with_single_barriers(statements: list[Stmt]) -> list[Stmt]:
+    """The statements without barriers between which nothing happens; a Last begins with one."""
+    done: list[Stmt] = []
+    passed = False
+    for s in statements:
+        if isinstance(s, Barrier) and passed:
+            continue
+        if isinstance(s, Last) and done and isinstance(done[-1], Barrier):
+            done.pop()
+        passed = isinstance(s, Barrier) or passed and isinstance(s, (Local, Shared))
+        done.append(s)
+    return done
+
+
+def _with_loops(statements: Iterable[Stmt], around: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
+    """All stores, each with the loops around it."""
+    for s in statements:
+        if isinstance(s, Store):
+            yield s, around
+        elif isinstance(s, If):
+            yield from _with_loops(s.then + s.otherwise, around)
+        elif hasattr(s, "body"):
+            yield from _with_loops(s.body, (*around, s) if isinstance(s, For) else around)
 
 
 def _reads(expr: Expr, names: set[str]) -> bool:

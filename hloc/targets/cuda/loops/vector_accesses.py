@@ -1,7 +1,7 @@
 """Loops over lanes with vector accesses: a lane takes several adjacent elements at once, 16 bytes if possible.
 
 In: a Spread of teams.py, and the number of lanes. Out: Packs: the vector width, and the loads and stores that are one
-access each; None if that is not possible, or leaves lanes without work.
+access each; None if that is not possible, or leaves lanes without work. Vectors run along the innermost of its loops.
 
     for i of 4096 by 256 lanes: s += x[r * 4096 + i]   in bf16
       ->  for vector of 512 by 256 lanes: x0 = 8 of x at r * 4096 + vector * 8; for part of 8: s += x0[part]
@@ -10,31 +10,39 @@ All loops of a row that share split Local arrays use the same width.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, affine
+from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import Buffer, Expr, For, If, Load, Stmt, Store, While
 from hloc.kernels.walks import defined, expressions, parts, walk
 from hloc.targets.cuda.loops.cache_read import unconditional
+from hloc.targets.cuda.loops.teams import Spread, TeamKernel
 
 PACK_BYTES = 16
+WIDTHS = (16, 8, 4, 2)
+
+
+Counters = Sequence[tuple[str, int]]
 
 
 class Packs(NamedTuple):
     """width: adjacent elements of a lane; loads, stores: those that are one vector access, with the position of the
-    loop's first one."""
+    innermost loop's first element."""
 
     width: int
     loads: dict[Load, Affine]
     stores: dict[Store, Affine]
 
 
-def packs_of(counter: str, extent: int, body: tuple[Stmt, ...], lanes: int, known: Mapping[str, Affine],
+def packs_of(counters: Counters, body: tuple[Stmt, ...], lanes: int, known: Mapping[str, Affine],
              buffers: Mapping[str, Buffer], wanted: int = 0) -> Packs | None:
-    """The vector accesses of a loop. wanted: the width of the other loops of the row; 0: as wide as the narrowest type
-    allows."""
+    """The vector accesses of a nest of loops. wanted: the width of the other loops of the row; 0: as wide as the
+    narrowest type allows."""
+    counter, extent = counters[-1]
+    total = math.prod(n for _, n in counters)
     if any(isinstance(s, (For, If, While)) for s in walk(body)):
         return None
     own = defined(body)
@@ -46,7 +54,7 @@ def packs_of(counter: str, extent: int, body: tuple[Stmt, ...], lanes: int, know
     if not widths:
         return None
     width = wanted or PACK_BYTES // min(widths)
-    while width > 1 and not wanted and (extent % width or extent // width < lanes):
+    while width > 1 and not wanted and (extent % width or total // width < lanes):
         width //= 2
     if width < 2 or extent % width:
         return None
@@ -65,16 +73,46 @@ def packs_of(counter: str, extent: int, body: tuple[Stmt, ...], lanes: int, know
     return Packs(width, read, stored) if read or stored else None
 
 
-def common_width(loops: Iterable[tuple[str, int, tuple[Stmt, ...]]], lanes: int, known: Mapping[str, Affine],
+def common_width(loops: Iterable[tuple[Counters, tuple[Stmt, ...], int]], lanes: int, known: Mapping[str, Affine],
                  buffers: Mapping[str, Buffer]) -> int:
-    """The width for all loops (counter, extent, body) that share split arrays; 1: no vector accesses. It does not
-    change the number of slots of a lane."""
+    """The width for all loops (counters, body, slots of a lane) that share split arrays; 1: no vector accesses. It does
+    not change the number of slots."""
     loops = list(loops)
-    found = [packs_of(*loop, lanes, known, buffers) for loop in loops]
-    if len({extent for _, extent, _ in loops}) != 1 or not any(found) \
-            or any(isinstance(s, (For, If, While)) for _, _, body in loops for s in walk(body)):
-        return 1
-    width = max(p.width for p in found if p)
-    while width > 1 and loops[0][1] % (width * lanes):
-        width //= 2
-    return width
+    for width in (n for n in WIDTHS if all(_keeps_slots(counters, slots, n, lanes) for counters, _, slots in loops)):
+        found = [packs_of(counters, body, lanes, known, buffers, width) for counters, body, _ in loops]
+        if any(p and width * _narrowest(p, buffers) <= PACK_BYTES for p in found):
+            return width
+    return 1
+
+
+def _narrowest(packs: Packs, buffers: Mapping[str, Buffer]) -> int:
+    """Bytes of the narrowest element of the vector accesses."""
+    types = [load.type for load in packs.loads] or [buffers[s.buffer].type for s in packs.stores]
+    return min(ELEMENT_TYPES[t].bytes for t in types)
+
+
+def _keeps_slots(counters: Counters, slots: int, width: int, lanes: int) -> bool:
+    """Whether the vectors of a loop have places in as many slots."""
+    total = math.prod(n for _, n in counters)
+    return total % width == 0 and slots % width == 0 and width * -(-total // (width * lanes)) <= slots
+
+
+class Widths:
+    """The vector accesses of each distributed loop of a team's row."""
+
+    def __init__(self, team: TeamKernel, buffers: Mapping[str, Buffer]) -> None:
+        self.lanes, self.known, self.buffers = team.threads, forms((*team.before, *team.body)), buffers
+        slotted = [s for s in walk(team.body) if isinstance(s, Spread) and s.slots]
+        plain = all(isinstance(n, int) for s in slotted for _, n in s.counters) \
+            and not any(isinstance(s, (For, If, While)) for spread in slotted for s in walk(spread.body))
+        self.width = common_width([(s.counters, s.body, s.slots) for s in slotted], self.lanes, self.known,
+                                  buffers) if slotted and plain else 1
+
+    def of(self, s: Spread) -> Packs | None:
+        """The width and vector accesses of a loop; None if a lane takes one element at a time."""
+        if not all(isinstance(n, int) for _, n in s.counters) or s.slots and self.width < 2 \
+                or len(s.counters) > 1 and not s.slots:
+            return None
+        wanted = self.width if s.slots else 0
+        found = packs_of(s.counters, s.body, self.lanes, self.known, self.buffers, wanted)
+        return found or (Packs(self.width, {}, {}) if s.slots else None)

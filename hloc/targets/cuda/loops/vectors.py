@@ -15,7 +15,7 @@ from hloc.kernels.ir import INDEX, Kernel, Load, Store, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.loops.iteration_space import Access, Space, counters, inside, replaced
+from hloc.targets.cuda.loops.iteration_space import Access, Space, counters, inside, is_along, replaced
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 VECTOR_BYTES = 16
@@ -43,22 +43,17 @@ def find_vectors(kernel: Kernel, space: Space, gpu: Machine) -> Vectors | None:
     widest = max(ELEMENT_TYPES[s.type].bytes for s in (*space.loads, *_buffers(kernel, space)))
     width = VECTOR_BYTES // widest
     while width > 1 and (space.dimensions[0].size % width or space.count // width < ENOUGH * gpu.cores
-                         or not all(_along(a, width) for a in space.stores.values())):
+                         or not all(is_along(a, width) for a in space.stores.values())):
         width //= 2
     if width < 2:
         return None
     loads = {load: a for load, a in space.loads.items()
-             if _along(a, width) and inside(kernel, load, a, space.dimensions)}
+             if is_along(a, width) and inside(kernel, load, a, space.dimensions)}
     return Vectors(space, width, loads)
 
 
 def _buffers(kernel: Kernel, space: Space) -> list:
     return [b for b in kernel.buffers if any(s.buffer == b.name for s in space.stores)]
-
-
-def _along(access: Access, width: int) -> bool:
-    """Whether adjacent elements are contiguous in memory, and every vector of them is aligned."""
-    return access.steps[0] == 1 and access.constant % width == 0 and not any(s % width for s in access.steps[1:])
 
 
 def vector_geometry(vectors: Vectors, name: str, gpu: Machine) -> Geometry:

@@ -1,7 +1,8 @@
 """Sorts and top-k on the GPU: "sort" and "topk" Tiles -> CUDA C that calls sort.cuh.
 
 In: the Tiles that kernels/library_kernels/sort.py describes. Out: one kernel if a row fits into a block's shared
-memory. Otherwise: one kernel that sorts chunks, one per round of merging, and one that moves the elements; positions
+memory. One, too, if few elements of a longer row are wanted: the last block of a row sorts the first ones of all
+chunks. Otherwise: one kernel that sorts chunks, one per round of merging, and one that moves the elements; positions
 are in scratch memory.
 """
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hloc.targets.printer import CUDA, print_statements
 
 CHUNK = 2048                    # positions that a block sorts in shared memory
 SMALLEST_CHUNK = 512
+CHUNKS = (SMALLEST_CHUNK, 1024, CHUNK)
 THREADS = 256
 BLOCKS_PER_SM = 16
 
@@ -91,7 +93,25 @@ def _code(tile: Tile, name: str, gpu: Machine, sizes: tuple[int, int, int], befo
         body = [before, move, f"hloc_sort_short<{name}_shape>((int *)memory, before, move);"]
         blocks = _blocks(-(-rows // (chunk // segment)), gpu)
         return text + kernel_text(tile, name, THREADS, body, chunk * 4), Geometry(name, (blocks, 1, 1), (THREADS, 1, 1))
+    for chunk in CHUNKS:
+        chunks = -(-length // chunk)
+        if chunks * keep <= chunk:
+            constants |= {"CHUNK": chunk, "SEGMENT": chunk}
+            return _few(tile, name, gpu, constants, before, move)
     return _long(tile, name, gpu, constants, text, before, move)
+
+
+def _few(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], before: str, move: str) -> tuple:
+    """One kernel: blocks sort chunks, the last one of a row sorts what is left."""
+    rows, chunk = constants["ROWS"], constants["CHUNK"]
+    blocks = rows * -(-constants["LENGTH"] // chunk)
+    kept = Buffer("scratch", "s32", blocks * constants["KEEP"], "update")
+    with_scratch = tile._replace(buffers=(*tile.buffers, kept))
+    text = shape_struct(f"{name}_shape", constants) + f"__device__ unsigned {name}_arrived[{rows}];\n"
+    call = f"hloc_sort_few<{name}_shape>((int *)memory, scratch, {name}_arrived, before, move);"
+    text += kernel_text(with_scratch, name, THREADS, [before, move, call], chunk * 4)
+    start = Geometry(name, (_blocks(blocks, gpu), 1, 1), (THREADS, 1, 1))
+    return text, [start], blocks * constants["KEEP"] * 4
 
 
 def _long(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], text: str, before: str, move: str) -> tuple:
