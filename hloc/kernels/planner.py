@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from hloc.analysis.aliasing import branch_operands, branch_origins, module_invariants
 from hloc.analysis.loop_annotations import known_trip_count
-from hloc.analysis.structure import Structures
 from hloc.devices import device_counts
 from hloc.errors import HlocError, UnsupportedError, elided_constant
 from hloc.inputs import entry_parameters, entry_results
@@ -28,8 +26,8 @@ from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.kernels.bound import BoundValues, Place
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.collectives import Exchange, collective_key, exchanges_of
-from hloc.kernels.ir import Kernel, Tile
-from hloc.kernels.lower import Lowered, lower
+from hloc.kernels.ir import Tile
+from hloc.kernels.kernel_table import KernelTable
 from hloc.kernels.plan import (
     Block,
     Branch,
@@ -53,7 +51,6 @@ from hloc.ops.host import transfer_name
 
 DEEPEST_NESTING = 200
 MOST_CALLED = 100_000            # instructions planned again for calls: nested calls can be exponentially many
-LARGEST_COMPARED = 2000           # instructions of a fusion that is compared with those lowered before
 FORWARDING = frozenset(["bitcast", "reshape", "opt-barrier", "domain", "copy-start", "copy-done", "add-dependency"])
 
 TRANSFERS = frozenset(["infeed", "outfeed", "send", "recv"])
@@ -78,11 +75,8 @@ class Planner:
     workspace: Workspace | None = None
     bound: frozenset[int] = frozenset()       # numbers of parameters whose arrays are the same in all runs
     assignment: BufferAssignment = field(default_factory=BufferAssignment)
-    kernels: list[Kernel | Tile] = field(default_factory=list)
-    kernel_numbers: dict = field(default_factory=dict)
     constants: list[np.ndarray] = field(default_factory=list)
     constant_values: dict = field(default_factory=dict)
-    lowered: dict[Any, Lowered] = field(default_factory=dict)
     sharing: list[tuple[Value, Value, int]] = field(default_factory=list)
     makers: dict[Value, Instruction] = field(default_factory=dict)
     scratch: set[Value] = field(default_factory=set)         # of library kernels of the target
@@ -91,6 +85,10 @@ class Planner:
     time: int = 0
     depth: int = 0
     called: int = 0
+
+    @cached_property
+    def kernels(self) -> KernelTable:
+        return KernelTable(self.module, self.machine)
 
     @cached_property
     def invariants(self) -> Mapping[Computation, frozenset[int]]:
@@ -105,10 +103,6 @@ class Planner:
     @cached_property
     def once(self) -> BoundValues:
         return BoundValues(self.assignment, self.bound)
-
-    @cached_property
-    def structures(self) -> Structures:
-        return Structures(self.module, LARGEST_COMPARED)
 
     # -- the walk ----------------------------------------------------------------------------------------------------
 
@@ -191,7 +185,7 @@ class Planner:
 
     def launch(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
         """The kernels of an instruction; in-place results share their operand's memory."""
-        lowered = self.kernels_of(instruction)
+        lowered = self.kernels.of(instruction)
         results = self.fresh(instruction)
         if self.depth == 1 and self.once.are_all_of([v for o in operands for v in o]):
             results, steps = [self.once.hold(value.size) for value in results], self.once.setup
@@ -216,18 +210,10 @@ class Planner:
         room = self.room([kernel for kernel, _, _ in calls if isinstance(kernel, Tile)], instruction)
         for kernel, packed, values in calls:
             own = room if isinstance(kernel, Tile) else None
-            steps.append(self._draft_launch(self.kernel(kernel), values, instruction, own, packed))
+            steps.append(self._draft_launch(self.kernels.number(kernel), values, instruction, own, packed))
         for result, operand, leaf in getattr(lowered, "can_share", ()):
             self.sharing.append((results[result], operands[operand][leaf], self.time))
         return results
-
-    def kernels_of(self, instruction: Instruction) -> Lowered:
-        """The kernels of an instruction; identical instructions, as in repeated layers, are lowered once."""
-        key = self.structures.key(instruction), operands_key(instruction, self.structures)
-        lowered = self.lowered.get(key)
-        if lowered is None:
-            lowered = self.lowered[key] = lower(instruction, self.machine)
-        return lowered
 
     def _fixed(self, value: Value) -> bool:
         """Whether the value is in memory that must not be overwritten."""
@@ -253,18 +239,11 @@ class Planner:
         return Draft(launch)
 
     def _draft_packing(self, instruction: Instruction, tile: Tile, operand: Place, target: Value) -> Draft:
-        return self._draft_launch(self.kernel(tile), [operand], instruction, self.room([tile], instruction), target)
+        room = self.room([tile], instruction)
+        return self._draft_launch(self.kernels.number(tile), [operand], instruction, room, target)
 
     def _packing_of(self, tile: Tile) -> Packing | None:
         return self.workspace.packing(tile, self.machine) if self.workspace else None
-
-    def kernel(self, kernel: Kernel | Tile) -> int:
-        """The number of a kernel; kernels with the same structure have the same number."""
-        key = kernel.structure()
-        if key not in self.kernel_numbers:
-            self.kernel_numbers[key] = len(self.kernels)
-            self.kernels.append(kernel)
-        return self.kernel_numbers[key]
 
     def copy(self, destination: Value, source: Value, steps: list[Draft]) -> None:
         self.assignment.use(source, self.time)
@@ -389,7 +368,7 @@ class Planner:
         for exchange in exchanges_of(instruction, replicas, partitions):
             number = self.collective_numbers.setdefault(collective_key(instruction, exchange),
                                                         len(self.collective_numbers))
-            combines = [self.kernel(kernel) for kernel in exchange.kernels] or [None] * len(exchange.blocks)
+            combines = [self.kernels.number(kernel) for kernel in exchange.kernels] or [None] * len(exchange.blocks)
             blocks = tuple(b._replace(combine=c) for b, c in zip(exchange.blocks, combines))
             for is_done in (False, True):
                 steps.append(Draft(partial(_collective_step, instruction, exchange, blocks, number, is_done, given,
@@ -428,14 +407,6 @@ def _collective_step(instruction: Instruction, exchange: Exchange, blocks: tuple
         results = [targets[n].part(start, size) for n, start, size in exchange.pieces]
     return Collective(number, instruction.opcode, is_done, tuple(arguments), tuple(results), blocks, exchange.groups,
                       exchange.pairs, instruction)
-
-
-def operands_key(instruction: Instruction, structures: Structures) -> tuple:
-    """The properties of operands that lowering may read: their shapes, which are the same, and the values of
-    constants."""
-    places: dict[Instruction, int] = {}
-    return tuple((places.setdefault(o, n), structures.key(o) if o.opcode == "constant" else
-                  structures.shape_number(o.shape)) for n, o in enumerate(instruction.operands))
 
 
 def _host_name(instruction: Instruction) -> str:
@@ -497,7 +468,7 @@ def planned(planner: Planner) -> Program:
     for result, operand, time in planner.sharing:
         assignment.share_if_dead(result, operand, time)
     assignment.place()
-    kernels = tuple(planner.kernels)
+    kernels = tuple(planner.kernels.kernels)
     return Program(module.name, kernels, _finish(drafts, assignment.ref), parameters, results,
                    tuple(planner.constants), assignment.arena_size,
                    kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
