@@ -1,6 +1,7 @@
 """The C interface through which devices exchange arrays: saved programs, callers in C, threads that fail or are stopped."""
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -379,3 +380,91 @@ def test_callers_in_c_bring_a_communicator_of_mpi(folder, n):
         saved = np.fromfile(f"results{device}.bin", np.float32).reshape(7, -1)
         for row, result in zip(saved, results, strict=True):
             assert row[:result.size].tobytes() == result.tobytes()
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+STEP = """HloModule step, num_partitions=2
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b)
+}
+
+ENTRY e {
+  x = f32[64,64] parameter(0)
+  l = f32[64,64] log(x)
+  d = f32[64,64] dot(l, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT s = f32[64,64] all-reduce(d), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+}
+"""
+
+
+@pytest.fixture
+def step(folder):
+    Path("step.hlo").write_text(STEP)
+    for device in range(2):
+        np.save(f"x{device}.npy", np.random.default_rng(device).uniform(0.5, 1, (64, 64)).astype(np.float32))
+    return folder
+
+
+def said_by(capsys, *arguments: str, code: int = 0) -> str:
+    try:
+        cli.main(list(arguments), standalone_mode=False)
+    except SystemExit as ended:
+        assert ended.code == code
+    return capsys.readouterr().out
+
+
+def test_repeated_and_profiled_runs_of_devices(step, capsys):
+    told = json.loads(said_by(capsys, "run", "step.hlo", "-t", "cpu", "-i", "x{device}.npy", "--repeat", "4", "--json"))
+    assert [len(one["seconds"]) for one in told] == [4, 4] and [one["device"] for one in told] == [0, 1]
+    told = json.loads(said_by(capsys, "run", "step.hlo", "-t", "cpu", "-i", "x{device}.npy", "--profile", "--json"))
+    for one in told:
+        kernels = {row["kernel"] for row in one["profile"]}
+        assert {"all-reduce start", "all-reduce done"} <= kernels and len(kernels) > 2
+    shown = said_by(capsys, "run", "step.hlo", "-t", "cpu", "-i", "x{device}.npy", "--profile")
+    assert "device 1 of 2" in shown and "all-reduce done" in shown
+
+
+def test_check_and_bisect_of_devices(step, capsys, monkeypatch):
+    assert "device 1: result.0" in said_by(capsys, "check", "step.hlo", "-t", "cpu", "-i", "x{device}.npy")
+    assert "none changes the results; the kernels agree, too" in said_by(
+        capsys, "bisect", "step.hlo", "-t", "cpu", "-i", "x{device}.npy")
+    from hloc.passes import pipelines
+
+    def dce(module, context):
+        """Wrong on purpose: a log becomes a square root."""
+        for instruction in module.entry.instructions:
+            if instruction.opcode == "log":
+                instruction.opcode = "sqrt"
+        return True
+    monkeypatch.setattr(pipelines, "CPU", (*pipelines.CPU[:2], dce, *pipelines.CPU[2:]))
+    monkeypatch.setitem(pipelines.PIPELINES, "cpu", pipelines.TARGET_INDEPENDENT + pipelines.CPU)
+    shown = said_by(capsys, "bisect", "step.hlo", "-t", "cpu", "-i", "x{device}.npy", code=1)
+    assert "pass dce" in shown and "device 0: result.0" in shown and "device 1: result.0" in shown
+
+
+def test_nans_of_devices(step, capsys):
+    """Device 1 makes them, device 0 gets them."""
+    np.save("x1.npy", np.full((64, 64), -1, np.float32))
+    told = json.loads(said_by(capsys, "nans", "step.hlo", "-i", "x{device}.npy", "--json", code=1))
+    assert [one["results"] for one in told] == [["result.0"]] * 2
+    assert [origin["instruction"] for origin in told[1]["origins"]] == ["l"]
+    assert "l" not in [origin["instruction"] for origin in told[0]["origins"]]
+
+
+def test_memory_explain_and_bench_of_devices(step, capsys):
+    parts = json.loads(said_by(capsys, "memory", "step.hlo", "--json"))
+    assert parts["parameters"] == parts["results"] == 64 * 64 * 4
+    assert "kernels" in said_by(capsys, "explain", "step.hlo")
+    told = json.loads(said_by(capsys, "bench", "step.hlo", "step.hlo", "-t", "cpu", "--rounds", "3", "--json"))
+    assert len(json.dumps(told)) > 100
+    Path("whole.hlo").write_text("HloModule whole\n\nENTRY main {\n"
+                                 "  x = f32[64,8] parameter(0), sharding={mesh['a'=2], [{'a'}, {}]}\n"
+                                 "  ROOT r = f32[64,8] tanh(x), sharding={mesh['a'=2], [{'a'}, {}]}\n}\n")
+    parts = json.loads(said_by(capsys, "memory", "whole.hlo", "--mesh", "a=4", "--json"))
+    assert parts["parameters"] == 16 * 8 * 4
+    with pytest.raises(UsageError, match="programs of one device"):
+        said_by(capsys, "bench", "whole.hlo", "--devices", "2", "--against", "xla")

@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from hloc.cli.options import INPUTS_HELP, fusion_option, pass_options, precision_options, reading_options, target_option
+from hloc.cli.options import (
+    INPUTS_HELP,
+    devices_option,
+    fusion_option,
+    mesh_option,
+    pass_options,
+    precision_options,
+    reading_options,
+    target_option,
+)
+from hloc.cli.run_devices import as_one, setting_for_compiled, setting_here
 from hloc.cli.terminal import Progress, counted, input_reader, print_table, read_program, tell_of_gpu
 from hloc.errors import UsageError
 from hloc.inputs import Named
@@ -36,10 +46,12 @@ SIDES = ("xla", "reference", "cpu", "cuda")
 @click.option("--warm-up", default=3, show_default=True, type=click.IntRange(0), metavar="N",
               help="Number of untimed rounds before these.")
 @click.option("--json", "as_json", is_flag=True, help="Print percentiles, verdicts and all times as JSON.")
+@devices_option
+@mesh_option
 @fusion_option
 @precision_options
 @reading_options
-def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as_json, fusion, precision,
+def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as_json, devices, mesh, fusion, precision,
                   reading) -> None:
     """Run each MODULE (or .so or .cubin) in turn, round by round; print percentiles of the times, and whether each is
     faster than the first.
@@ -55,7 +67,7 @@ def bench_command(modules, inputs, target, against, seconds, rounds, warm_up, as
         raise UsageError(f"{modules[0]} is not a module", hint="inputs go to --inputs")
     with Progress() as progress:
         passes = pass_options(fusion, precision=precision)
-        found = _contestants(paths, given, target, against, passes, reading, progress)
+        found = _contestants(paths, given, target, against, passes, reading, progress, devices, mesh)
         for each in found[1:]:
             _tell_differences(found[0], each)
         told = bench([each.contestant for each in found], Effort(seconds, rounds, warm_up), progress.report)
@@ -77,7 +89,7 @@ class Side(NamedTuple):
 
 
 def _contestants(paths: Sequence[str], inputs: Sequence[str], target: str, against: str | None, passes: dict, reading,
-                 progress: Progress) -> list[Side]:
+                 progress: Progress, devices: int | None, mesh: dict[str, int] | None) -> list[Side]:
     from hloc.api import Options, compile
     from hloc.executable import Executable
     found: list[Side] = []
@@ -86,7 +98,16 @@ def _contestants(paths: Sequence[str], inputs: Sequence[str], target: str, again
     if against and isinstance(programs[0], Executable):
         raise UsageError(f"--against compiles a module, but {paths[0]} is compiled")
     for path, program in zip(paths, programs):
-        exe = program if isinstance(program, Executable) else compile(program, target, options=options)
+        if isinstance(program, Executable):
+            setting = setting_for_compiled(program, devices)
+        else:
+            setting = setting_here("hloc bench", program, devices, mesh, reading.strict)
+        if setting.devices:
+            if against:
+                raise UsageError("--against runs programs of one device", hint="hloc bench takes several modules")
+            exe = as_one(program, setting, target, options)
+        else:
+            exe = program if isinstance(program, Executable) else compile(program, target, options=options)
         tell_of_gpu(target, exe.target)
         alike = found and _types(found[0].parameters) == _types(exe.parameters)
         arrays = found[0].arrays if alike else input_reader(inputs, program)(exe.parameters)

@@ -8,15 +8,19 @@ from pathlib import Path
 import click
 
 from hloc.cli.options import (
+    devices_option,
     fusion_option,
     inputs_option,
+    mesh_option,
     module_argument,
     pass_options,
     precision_options,
     reading_options,
     target_option,
 )
+from hloc.cli.run_devices import device_arrays, setting_here
 from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module, source_json, source_of
+from hloc.devices import with_device_counts
 from hloc.errors import UsageError
 from hloc.files import make_folder, write
 
@@ -38,8 +42,11 @@ Examples:
 @click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the module before and after the pass that changes the results.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
+@devices_option
+@mesh_option
 @reading_options
-def bisect_command(module, inputs, target, fusion, precision, tolerance, dump_dir, as_json, reading) -> None:
+def bisect_command(module, inputs, target, fusion, precision, tolerance, dump_dir, as_json, devices, mesh,
+                   reading) -> None:
     """Find what changes MODULE's results on a target: a pass of its pipeline, or the code of a kernel.
 
     A binary search picks passes; the reference evaluator runs the module after each of them. If no pass changes the
@@ -48,15 +55,25 @@ def bisect_command(module, inputs, target, fusion, precision, tolerance, dump_di
     """
     from hloc.inputs import check_inputs, entry_parameters
     from hloc.targets import find, presence
-    from hloc.tools.bisect import bisect
+    from hloc.tools.bisect import bisect, bisect_on_devices
     if target == "reference":
         raise UsageError("the reference evaluator has no passes to search", hint="choose cpu or a GPU")
     chosen = find(target)
     with Progress() as progress:
         parsed = read_module(module, reading, progress, inputs)
-        arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
-        blame = bisect(parsed, chosen, arrays, options=pass_options(fusion, precision=precision), tolerance=tolerance,
-                       runs_kernels=chosen.name == "cpu" or presence.driver_present(), report=progress.report)
+        setting = setting_here("hloc bisect", parsed, devices, mesh, reading.strict)
+        passes = pass_options(fusion, precision=precision)
+        if setting.devices:
+            if chosen.name != "cpu":
+                raise UsageError("hloc bisect of several devices is for target cpu")
+            first = setting.devices[0]
+            own = with_device_counts(setting.module or parsed, first.replica_count, first.partition_count)
+            blame = bisect_on_devices(own, chosen, device_arrays(parsed, setting, inputs), options=passes,
+                                      tolerance=tolerance, report=progress.report)
+        else:
+            arrays = check_inputs(parsed, input_reader(inputs, parsed)(entry_parameters(parsed)))
+            blame = bisect(parsed, chosen, arrays, options=passes, tolerance=tolerance, report=progress.report,
+                           runs_kernels=chosen.name == "cpu" or presence.driver_present())
     if dump_dir and blame.before:
         make_folder(dump_dir)
         write(dump_dir / "before.hlo", str(blame.before))

@@ -19,9 +19,8 @@ from hloc.cli.options import (
     reading_options,
     target_option,
 )
-from hloc.cli.run_devices import Setting, device_arrays, runs_whole, setting_for
+from hloc.cli.run_devices import device_arrays, runs_whole, setting_here
 from hloc.cli.terminal import Progress, input_reader, print_table, read_module, tell, tell_of_gpu
-from hloc.devices import is_launched
 from hloc.errors import UsageError, printable
 
 EPILOG = """\b
@@ -81,7 +80,7 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
         changed = parsed if layout == "given" else with_layouts(parsed, layout)
         options = Options(progress=progress.report, custom_calls=calls,
                           passes=pass_options(fusion, precision=precision))
-        setting = _several(parsed, devices, mesh, reading.strict)
+        setting = setting_here("hloc check", parsed, devices, mesh, reading.strict)
         if setting.devices and (setting.module is parsed or not runs_whole(setting, inputs)):
             _for_the_evaluator(against, expected)
             own = setting.module or parsed
@@ -116,13 +115,6 @@ def _expected(path: Path | None, against: str | None) -> list | None:
         raise UsageError("--expected and --against cannot be combined")
     from hloc.inputs.files import read_arrays
     return read_arrays(path)
-
-
-def _several(module, devices: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
-    """The devices to run on; none for an ordinary module."""
-    if is_launched():
-        raise UsageError("hloc check runs all devices in one process, not under mpirun", hint="give --devices N")
-    return setting_for(module, devices, mesh, strict)
 
 
 def _for_the_evaluator(against: str | None, expected: Path | None) -> None:

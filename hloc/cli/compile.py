@@ -7,6 +7,7 @@ import click
 
 from hloc.cli.color import echo_code
 from hloc.cli.options import (
+    devices_option,
     fusion_option,
     memory_limit_option,
     mesh_option,
@@ -56,9 +57,7 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
               help="With .cubin: also a C program that loads and runs it over the CUDA driver API.")
 @click.option("--march", default="native", show_default=True, metavar="CPU",
               help="The CPU to compile for, as the C compiler's -march names it: x86-64-v3, skylake ...")
-@click.option("--devices", type=click.IntRange(1), metavar="N",
-              help="Compile the program of each of N devices, which exchange arrays in collectives; a module with "
-                   "sharding annotations is partitioned. Default: as the module's header says.")
+@devices_option
 @mesh_option
 @click.option("--communicator", "communicators", type=click.Choice(["threads", "mpi"]), multiple=True,
               help="With .so and .c of several devices: also write the C files through which devices that are threads, "

@@ -9,7 +9,16 @@ import click
 
 from hloc.analysis.cost import main_operation
 from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
-from hloc.cli.options import fusion_option, lenient_reading_options, module_argument, pass_options, precision_options
+from hloc.cli.options import (
+    devices_option,
+    fusion_option,
+    lenient_reading_options,
+    mesh_option,
+    module_argument,
+    pass_options,
+    precision_options,
+)
+from hloc.cli.run_devices import for_devices
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import UsageError
 from hloc.tools.shown import size_text
@@ -33,8 +42,11 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @precision_options
+@devices_option
+@mesh_option
 @lenient_reading_options
-def explain_command(module, target, about, show_kernels, top, as_json, fusion, precision, reading) -> None:
+def explain_command(module, target, about, show_kernels, top, as_json, fusion, precision, devices, mesh,
+                    reading) -> None:
     """List the kernels of MODULE and, for every array that one kernel stores and another loads, why these two kernels
     were not fused; then the loops that copy whole arrays in every iteration, and why. Nothing is compiled or run.
 
@@ -50,7 +62,7 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, p
     from hloc.verify.unverified import blaming_faults
     chosen = find(target)
     with Progress() as progress:
-        parsed = read_module(module, reading, progress)
+        parsed = for_devices(read_module(module, reading, progress), devices, mesh, reading.strict)
         progress.report("passes")
         others = show_kernels and as_json and chosen.machine.kind == "gpu"
         original = clone_module(parsed) if others else parsed

@@ -7,13 +7,16 @@ import click
 
 from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
 from hloc.cli.options import (
+    devices_option,
     fusion_option,
     lenient_reading_options,
     memory_limit_option,
+    mesh_option,
     module_argument,
     pass_options,
     precision_options,
 )
+from hloc.cli.run_devices import for_devices
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, source_json, source_of
 from hloc.tools.shown import size_text
 
@@ -34,13 +37,16 @@ Examples:
 @fusion_option
 @precision_options
 @memory_limit_option
+@devices_option
+@mesh_option
 @lenient_reading_options
-def memory_command(module, target, top, as_json, fusion, precision, memory_limit, reading) -> None:
+def memory_command(module, target, top, as_json, fusion, precision, memory_limit, devices, mesh, reading) -> None:
     """Show how much memory a run of MODULE takes, and which buffers are live at its peak.
 
     The peak is the sum of parameters, results, constants, memory that library kernels keep between runs, and the
     arena, which holds intermediate arrays and scratch memory of library kernels. Stacks are reserved once per process.
-    Nothing is compiled or run. Instructions are those of the optimized module (hloc opt); lines are those of the file.
+    Nothing is compiled or run. Of a program for several devices it is the memory of one. Instructions are those of the
+    optimized module (hloc opt); lines are those of the file.
     """
     from hloc.api import Options, optimized_plan
     from hloc.kernels.memory import memory_use
@@ -49,7 +55,7 @@ def memory_command(module, target, top, as_json, fusion, precision, memory_limit
     from hloc.verify.unverified import blaming_faults
     chosen, options = find(target), Options(passes=pass_options(fusion, memory_limit, precision))
     with Progress() as progress:
-        parsed = read_module(module, reading, progress)
+        parsed = for_devices(read_module(module, reading, progress), devices, mesh, reading.strict)
         progress.report("plan")
         with blaming_faults(parsed, "hloc memory"):
             optimized, program = optimized_plan(parsed, chosen, options)

@@ -3,11 +3,20 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 import click
 
 from hloc.cli.custom_calls import custom_call_table
-from hloc.cli.options import custom_call_option, inputs_option, module_argument, reading_options
+from hloc.cli.options import (
+    custom_call_option,
+    devices_option,
+    inputs_option,
+    mesh_option,
+    module_argument,
+    reading_options,
+)
+from hloc.cli.run_devices import device_arrays, setting_here
 from hloc.cli.terminal import Progress, input_reader, line_of, print_table, read_module, source_json
 
 EPILOG = """\b
@@ -24,29 +33,44 @@ Examples:
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1), metavar="N",
               help="Number of instructions listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@devices_option
+@mesh_option
 @custom_call_option
 @reading_options
-def nans_command(module, inputs, infinities, top, as_json, custom_calls, reading) -> None:
+def nans_command(module, inputs, infinities, top, as_json, devices, mesh, custom_calls, reading) -> None:
     """Run MODULE in the reference evaluator and list the instructions that produce a NaN from operands without one, in
     execution order, with the operands' values. The bodies of loops, calls and fusions are included.
 
     Exit code 1 if a result holds NaN (or infinities, with --infinities), else 0.
     """
+    from hloc.evaluate.simulate import run_concurrently
     from hloc.inputs import entry_parameters, entry_results
     from hloc.tools.nans import nan_origins
     calls = {name: lambda _, *given, f=f: f(*given) for name, f in custom_call_table(custom_calls).items()}
     with Progress() as progress:
         parsed = read_module(module, reading, progress, inputs)
-        arrays = input_reader(inputs, parsed)(entry_parameters(parsed))
-        progress.report("run")
-        told = nan_origins(parsed, arrays, infinities=infinities, custom_calls=calls)
-    names = [r.name for r in entry_results(parsed)]
-    results = [names[i] for i in told.results]
+        setting = setting_here("hloc nans", parsed, devices, mesh, reading.strict)
+        look = partial(nan_origins, setting.module or parsed, infinities=infinities, custom_calls=calls)
+        names = [r.name for r in entry_results(setting.module or parsed)]
+        if setting.devices:
+            arrays = device_arrays(parsed, setting, inputs)
+            progress.report("run")
+            found = run_concurrently(setting.devices, [
+                partial(look, own, device=device) for own, device in zip(arrays, setting.devices)])
+        else:
+            given = input_reader(inputs, parsed)(entry_parameters(parsed))
+            progress.report("run")
+            found = [look(given)]
+    told = [([names[i] for i in one.results], one.origins) for one in found]
     if as_json:
-        click.echo(json.dumps({"results": results, "origins": [_as_json(o) for o in told.origins]}, indent=1))
-    else:
-        _show(told.origins, results, len(names), "NaN or infinities" if infinities else "NaN", top)
-    sys.exit(1 if results else 0)
+        shown = [{"results": results, "origins": [_as_json(o) for o in origins]} for results, origins in told]
+        click.echo(json.dumps([{"device": d} | one for d, one in enumerate(shown)] if setting.devices else shown[0],
+                              indent=1))
+    for number, (results, origins) in enumerate(told if not as_json else ()):
+        if setting.devices:
+            click.echo(f"device {number} of {len(told)}")
+        _show(origins, results, len(names), "NaN or infinities" if infinities else "NaN", top)
+    sys.exit(1 if any(results for results, _ in told) else 0)
 
 
 def _show(origins, results: list[str], count: int, what: str, top: int) -> None:

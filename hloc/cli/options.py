@@ -114,6 +114,11 @@ mesh_option = click.option(
     help="Partition the module over a mesh of devices, by its sharding annotations: the sizes of the axes that these "
          "name (data=4,model=2). Default: the sizes that they have.")
 
+devices_option = click.option(
+    "--devices", type=click.IntRange(1), metavar="N",
+    help="The module runs on N devices, which exchange arrays in collectives; one with sharding annotations is "
+         "partitioned. Default: the number in the module's header.")
+
 fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,
     help="off: every instruction becomes a separate kernel.")

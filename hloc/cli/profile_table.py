@@ -30,6 +30,13 @@ def step_rows(calls: Sequence[Sequence[StepTime]]) -> list[StepRow]:
     return sorted(rows, key=lambda r: -r.seconds.median)
 
 
+def show_runs(times: Sequence[float], warm_up: Sequence[float]) -> None:
+    """Say how long several runs took, on stderr."""
+    if len(times) > 1:
+        before = f"; before them {', '.join(f'{1e3 * t:.3f} ms' for t in warm_up[:3])}" if warm_up else ""
+        click.echo(f"{len(times)} runs: {Summary.of(times)}{before}", err=True)
+
+
 def show_profile(calls: Sequence[Sequence[StepTime]], times: Sequence[float], top: int) -> None:
     """Print the table; `times` are the seconds of the calls."""
     rows = step_rows(calls)

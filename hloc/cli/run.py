@@ -32,7 +32,7 @@ from hloc.cli.options import (
     write_transfers,
 )
 from hloc.cli.pass_times import show_times
-from hloc.cli.profile_table import profile_json, show_profile
+from hloc.cli.profile_table import profile_json, show_profile, show_runs
 from hloc.cli.run_devices import (
     Outcome,
     Setting,
@@ -153,23 +153,24 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
             parsed, devices, mesh, reading.strict)
         several, whole = setting.devices, None
         if several:
-            _for_one_device({"--profile": profile, "--outfeed": outfeed, "--time-passes": time_passes,
-                             "--infeed": infeeds, "--recv": received})
-        if several and trace is None and runs_whole(setting, (*inputs, output or "")):
+            _for_one_device({"--outfeed": outfeed, "--infeed": infeeds, "--recv": received})
+        if warm_up is None:
+            warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
+        if several and trace is None and not profile and runs_whole(setting, (*inputs, output or "")):
             from hloc.parallel import compile_divided
             assert setting.divided is not None                   # as runs_whole says
             whole, several = compile_divided(setting.divided, target, options), []
         if several:
-            _for_one_device({"--repeat": repeat > 1, "--warm-up": warm_up, "--bind": bound})
-            outcomes = _run_on_several(parsed, setting, target, options, inputs, output, trace, module)
+            _for_one_device({"--bind": bound})
+            outcomes = _run_on_several(parsed, setting, target, options, inputs, output, trace, module, repeat, warm_up)
         else:
-            if warm_up is None:
-                warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
             run = _run(parsed, target, options, inputs, repeat, warm_up, bound, whole)
             if trace is not None:
                 write_trace(trace, run.exe, run.traces, module)
     if several:
-        show_outcomes(outcomes, as_json)
+        show_outcomes(outcomes, as_json, top)
+        if time_passes:
+            show_times(options.timings or [], options.stages, as_json, options.units)
         return
     if output:
         write_outputs(Path(output), run.results)
@@ -193,13 +194,16 @@ class Run(NamedTuple):
 
 
 def _run_on_several(parsed: Module, setting: Setting, target: str, options, inputs, output: str | None,
-                    trace: Path | None, path: str) -> list[Outcome]:
-    """What each device gives, or all together; an MPI process that fails ends the others."""
+                    trace: Path | None, path: str, repeat: int, warm_up: int) -> list[Outcome]:
+    """What each device gives, or all together; an MPI process that fails ends the others. A trace is of one run."""
+    if trace is not None:
+        _for_one_device({"--repeat and --trace": repeat > 1, "--profile and --trace": options.profile})
+        warm_up = 0
     with ending_all(setting.devices):
-        outcomes = run_on_devices(parsed, setting, target, options, inputs, output)
+        outcomes = run_on_devices(parsed, setting, target, options, inputs, output, repeat, warm_up)
         if trace is not None:
             write_device_traces(trace, outcomes, path)
-        return joined_outcomes(setting, outcomes, output)
+        return outcomes if options.profile and not output else joined_outcomes(setting, outcomes, output)
 
 
 def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = (),
@@ -259,9 +263,8 @@ def _show(run: Run, as_json: bool, top: int) -> None:
         show_profile(run.steps, run.times, top)
     else:
         results_table(run.exe.results, run.results)
-    if len(run.times) > 1 and not as_json:
-        warm_up = f"; before them {', '.join(f'{1e3 * t:.3f} ms' for t in run.warm_up[:3])}" if run.warm_up else ""
-        click.echo(f"{len(run.times)} runs: {summary}{warm_up}", err=True)
+    if not as_json:
+        show_runs(run.times, run.warm_up)
 
 
 def _for_compiled(path: str, exe: Executable, target: str, options: dict[str, object]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import click
 import numpy as np
 
 from hloc import __version__
+from hloc.cli.profile_table import profile_json, show_profile, show_runs
 from hloc.cli.terminal import input_reader, results_table
 from hloc.devices import PARTITIONED, device_counts, is_launched, needs_partitioner, with_device_counts
 from hloc.errors import HlocError, UsageError
@@ -21,6 +23,7 @@ from hloc.inputs import Named, entry_parameters
 from hloc.inputs.global_arrays import parameters_of
 from hloc.ir import Module, reachable_computations
 from hloc.tools.shown import first_values
+from hloc.tools.timings import Summary
 
 if TYPE_CHECKING:
     from hloc.evaluate import Device
@@ -61,6 +64,13 @@ def setting_for(module: Module, asked: int | None, mesh: dict[str, int] | None, 
     if count == 1:
         return Setting([])
     return Setting(list(simulated_devices(divided.module if divided else module, count)), divided)
+
+
+def setting_here(command: str, module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
+    """The same for a command that has all devices in one process."""
+    if is_launched():
+        raise UsageError(f"{command} runs all devices in one process, not under mpirun", hint="give --devices N")
+    return setting_for(module, asked, mesh, strict)
 
 
 def for_devices(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Module:
@@ -124,6 +134,14 @@ def _has_collectives(module: Module) -> bool:
     return any(meets_devices(i) for c in reachable_computations(module.entry) for i in c.instructions)
 
 
+class Timing(NamedTuple):
+    """Seconds of the runs before and of the timed ones; steps: of each of these, with --profile."""
+
+    warm_up: list[float]
+    times: list[float]
+    steps: list
+
+
 class Outcome(NamedTuple):
     """device: whose results these are, None of all together; exe: what ran; named: the results' names and shapes."""
 
@@ -131,6 +149,7 @@ class Outcome(NamedTuple):
     exe: Executable
     named: Sequence[Named]
     results: Sequence[np.ndarray]
+    timing: Timing
 
 
 def runs_whole(setting: Setting, names: Sequence[str]) -> bool:
@@ -143,10 +162,10 @@ def runs_whole(setting: Setting, names: Sequence[str]) -> bool:
 
 
 def run_on_devices(module: Module | Executable, setting: Setting, target: str, options, inputs: Sequence[str],
-                   output: str | None) -> list[Outcome]:
-    """Compile a module once, or take a compiled file, and run it on all at the same time. `{device}` in file names
-    stands for the device's number; names without it are of whole arrays, where the module tells how they are
-    divided."""
+                   output: str | None, repeat: int = 1, warm_up: int = 0) -> list[Outcome]:
+    """Compile a module once, or take a compiled file, and run it on all at the same time, `warm_up` times before and
+    `repeat` times. `{device}` in file names stands for the device's number; names without it are of whole arrays, where
+    the module tells how they are divided."""
     from hloc.api import compile_for_devices
     from hloc.evaluate.simulate import SimulatedDevice, run_concurrently
     from hloc.executable import Executable
@@ -167,11 +186,35 @@ def run_on_devices(module: Module | Executable, setting: Setting, target: str, o
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
     options.report("run")
     simulated = [device for device in devices if isinstance(device, SimulatedDevice)]
-    results = run_concurrently(simulated, runs) if simulated else [run() for run in runs]
+    times, steps = [], [[] for _ in devices]
+    for _ in range(warm_up + repeat):
+        start = time.perf_counter()
+        results = run_concurrently(simulated, runs) if simulated else [run() for run in runs]
+        times.append(time.perf_counter() - start)
+        for exe, own in zip(executables, steps) if options.profile else ():
+            own.append(exe.profile())
+    timing = [Timing(times[:warm_up], times[warm_up:], own[warm_up:]) for own in steps]
     if output and MARK in output:
         for device, own in zip(devices, results):
             write_outputs(Path(output.replace(MARK, str(device.number))), own)
-    return [Outcome(device, exe, exe.results, own) for device, exe, own in zip(devices, executables, results)]
+    return [Outcome(device, exe, exe.results, own, timed)
+            for device, exe, own, timed in zip(devices, executables, results, timing)]
+
+
+def as_one(module: Module | Executable, setting: Setting, target: str, options) -> Executable:
+    """All devices as one executable: of whole arrays, where the module tells what its arrays are parts of; else of those
+    of a device, which are the same on all, and with the results of the first."""
+    from hloc.api import compile_for_devices
+    from hloc.executable import Executable
+    from hloc.parallel import AlikeBackend, compile_divided
+    if setting.divided is not None and setting.divided.gives is not None:
+        return compile_divided(setting.divided, target, options)
+    if isinstance(module, Executable):
+        executables = [module.on_device(device) for device in setting.devices]
+    else:
+        executables = compile_for_devices(setting.module or module, setting.devices, target, options=options)
+    first, backend = executables[0], AlikeBackend(setting.devices, executables)
+    return Executable(first.name, first.target, first.parameters, first.results, lambda: backend, lambda: first.source)
 
 
 def _joins(setting: Setting, output: str | None) -> bool:
@@ -195,19 +238,24 @@ def joined_outcomes(setting: Setting, outcomes: Sequence[Outcome], output: str |
     whole = divided.joined(results)
     if output:
         write_outputs(Path(output), whole)
-    return [Outcome(None, outcomes[0].exe, parameters_of(divided.gives), whole)]
+    return [Outcome(None, outcomes[0].exe, parameters_of(divided.gives), whole, outcomes[0].timing)]
 
 
-def show_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
-    """A table of whole results, or one per device."""
+def show_outcomes(outcomes: Sequence[Outcome], as_json: bool, top: int) -> None:
+    """A table of whole results, or one per device; or of the steps of each device, with --profile."""
     if as_json:
         told = [_as_json(o) for o in outcomes]
         click.echo(json.dumps(told[0] if outcomes and outcomes[0].device is None else told, indent=1))
         return
-    for device, _, named, results in outcomes:
+    for device, _, named, results, timing in outcomes:
         if device is not None:
             click.echo(f"device {device.number} of {device.count}")
-        results_table(named, results)
+        if timing.steps:
+            show_profile(timing.steps, timing.times, top)
+        else:
+            results_table(named, results)
+    if outcomes:
+        show_runs(outcomes[0].timing.times, outcomes[0].timing.warm_up)
 
 
 def device_arrays(module: Module | Executable, setting: Setting, inputs: Sequence[str]) -> list[list[np.ndarray]]:
@@ -225,7 +273,11 @@ def device_arrays(module: Module | Executable, setting: Setting, inputs: Sequenc
 
 
 def _as_json(outcome: Outcome) -> dict:
-    told = {"device": outcome.device.number} if outcome.device is not None else {}
+    told: dict = {"device": outcome.device.number} if outcome.device is not None else {}
+    times = outcome.timing.times
+    told |= {"seconds": times, "warm_up_seconds": outcome.timing.warm_up, "percentiles": Summary.of(times).named}
+    if outcome.timing.steps:
+        told["profile"] = profile_json(outcome.timing.steps)
     return told | {"results": [
         {"name": v.name, "type": v.shape.element_type, "shape": list(a.shape), "first": first_values(a)}
         for v, a in zip(outcome.named, outcome.results)]}

@@ -8,8 +8,9 @@ kernel of the optimized entry runs on the target with operands that the evaluato
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +18,11 @@ from hloc.analysis.aliasing import FORWARDING
 from hloc.analysis.effects import has_side_effect
 from hloc.api import Options, plan, reference_executable
 from hloc.bounded import filled, with_sizes
+from hloc.evaluate.simulate import evaluate_devices, run_concurrently, simulated_devices
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, Shape, leaves
 from hloc.ir.clone import clone_module
+from hloc.kernels.plan import Value
 from hloc.ops.values import flatten
 from hloc.passes.context import PassContext
 from hloc.passes.copy_insertion import copy_insertion
@@ -66,14 +69,24 @@ def bisect(module: Module, target: Target, arrays: Sequence[np.ndarray], *, opti
     options        of passes (hloc/passes/context.py);  tolerance  as in hloc.tools.compare
     runs_kernels   whether the target can run here;  report  called with each stage
     """
-    search = _Search(module, target, arrays, options or {}, tolerance, report)
+    return _found(_Search(module, target, arrays, options or {}, tolerance, report), runs_kernels)
+
+
+def bisect_on_devices(module: Module, target: Target, arrays: Sequence[Sequence[np.ndarray]], *,
+                      options: dict | None = None, tolerance: float | None = None,
+                      report: Report = lambda stage: None) -> Culprit:
+    """The same for a program of several devices, whose header has their number; arrays: those of each device."""
+    return _found(_SearchOnDevices(module, target, arrays, options or {}, tolerance, report), True)
+
+
+def _found(search: _Search, runs_kernels: bool) -> Culprit:
     _, steps = search.after(None)
     if rows := search.wrong(steps):
         return search.first_wrong(steps, rows)
     if not runs_kernels:
         return Culprit("", steps, steps)
     optimized, _ = search.after(steps)
-    kernels = wrong_kernels(optimized, target, search.given(optimized), tolerance, report)
+    kernels = search.wrong_kernels(optimized)
     rows = () if kernels else search.differing(search.compiled(optimized))
     culprit = "kernels" if kernels else "plan" if rows else ""
     return Culprit(culprit, steps, steps, rows, kernels=kernels, ran_kernels=True)
@@ -132,6 +145,14 @@ class _Search:
         exe = self.target.executable(plan(clone_module(optimized), self.target), optimized, Options())
         return with_sizes(exe, *self.signature)(*self.arrays)
 
+    def perturbed(self) -> tuple[np.ndarray, ...]:
+        """The evaluator's results with changed rounding."""
+        return perturbed_results(self.module, self.arrays)
+
+    def wrong_kernels(self, optimized: Module) -> tuple[Kernel, ...]:
+        """The kernels of an optimized module that give wrong results."""
+        return wrong_kernels(optimized, self.target, self.given(optimized), self.tolerance, self.report)
+
     def wrong(self, steps: int) -> tuple[Difference, ...]:
         """The results that differ after `steps` runs of passes."""
         self.report(f"pass {steps} of {len(self.names)}")
@@ -142,7 +163,7 @@ class _Search:
         rows = compare(self.signature[1], results, self.want, self.tolerance)
         if self.tolerance is None and not all(r.agrees for r in rows):
             if self.moved is None:
-                self.moved = perturbed_results(self.module, self.arrays)
+                self.moved = self.perturbed()
             rows = with_stability(rows, self.signature[1], self.want, self.moved)
         return tuple(r for r in rows if not (r.agrees or r.is_unstable))
 
@@ -160,13 +181,54 @@ class _Search:
         return Culprit(f"pass {self.names[wrong - 1]}", wrong, steps, rows, self.after(right)[0], self.after(wrong)[0])
 
 
+class _SearchOnDevices(_Search):
+    """arrays: those of each device; results: all of device 0, then of 1 ..."""
+
+    def __init__(self, module: Module, target: Target, arrays: Sequence[Sequence[np.ndarray]], options: dict,
+                 tolerance: float | None, report: Report):
+        super().__init__(module, target, arrays, options, tolerance, report)        # type: ignore[arg-type]
+        own = self.signature[1]
+        self.signature = self.signature[0], [Value(f"device {d}: {r.name}", r.shape)
+                                             for d in range(len(arrays)) for r in own]
+
+    def evaluated(self, module: Module) -> tuple[np.ndarray, ...]:
+        return tuple(result for own in evaluate_devices(module, self.arrays) for result in own)
+
+    def concurrently(self, module: Module, function: Callable[..., Any]) -> list[Any]:
+        """function(module, arrays, device=) of each device, at the same time."""
+        devices = simulated_devices(module, len(self.arrays))
+        return run_concurrently(devices, [partial(function, module, own, device=device)
+                                          for own, device in zip(self.arrays, devices)])
+
+    def perturbed(self) -> tuple[np.ndarray, ...]:
+        return tuple(result for own in self.concurrently(self.module, perturbed_results) for result in own)
+
+    def compiled(self, optimized: Module) -> tuple[np.ndarray, ...]:
+        self.report("the whole program")
+        exe = self.target.executable(plan(clone_module(optimized), self.target), optimized, Options())
+        assert exe.on_device is not None, "of a CPU"
+        return tuple(result for own in self.concurrently(
+            optimized, lambda _, arrays, device: exe.on_device(device)(*arrays)) for result in own)
+
+    def wrong_kernels(self, optimized: Module) -> tuple[Kernel, ...]:
+        values = self.concurrently(optimized, entry_values)
+        found = [differing_kernels(optimized, self.target, own, self.tolerance, self.report) for own in values]
+        return tuple(Kernel(k.instruction, tuple(r._replace(name=f"device {d}: {r.name}") for r in k.rows))
+                     for d, kernels in enumerate(found) for k in kernels)
+
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 def wrong_kernels(optimized: Module, target: Target, arrays: Sequence[np.ndarray], tolerance: float | None = None,
                   report: Report = lambda stage: None) -> tuple[Kernel, ...]:
     """The kernels of an optimized entry whose results differ, with operands that the evaluator computed."""
+    return differing_kernels(optimized, target, entry_values(optimized, arrays), tolerance, report)
+
+
+def differing_kernels(optimized: Module, target: Target, values: Mapping[Instruction, Any],
+                      tolerance: float | None = None, report: Report = lambda stage: None) -> tuple[Kernel, ...]:
+    """The same with the evaluator's values."""
     report("kernels one by one")
-    values = entry_values(optimized, arrays)
     module, kernels, operands = separate_kernels(optimized)
     if not kernels:
         return ()

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloc.errors import HlocError
-from hloc.evaluate import Evaluator, Options
+from hloc.evaluate import Device, Evaluator, Options
 from hloc.ir import Instruction, Module, leaves
 from hloc.ops.values import Value
 
 
-def entry_values(module: Module, arrays: Sequence[np.ndarray], *, partial: bool = False) -> dict[Instruction, Value]:
-    """Instruction -> value, without unused ones. `arrays`: one per flattened parameter.
+def entry_values(module: Module, arrays: Sequence[np.ndarray], *, partial: bool = False,
+                 device: Device | None = None) -> dict[Instruction, Value]:
+    """Instruction -> value, without unused ones. `arrays`: one per flattened parameter. device: one of several, which
+    run at the same time.
 
     partial   if the run fails, return the values computed so far, instead of raising the error
     """
@@ -24,7 +26,7 @@ def entry_values(module: Module, arrays: Sequence[np.ndarray], *, partial: bool 
             values[instruction] = value
 
     try:
-        Evaluator(module, options=Options(observer=observe)).run(arrays)
+        Evaluator(module, options=Options(observer=observe), device=device).run(arrays)
     except HlocError:
         if not partial:
             raise

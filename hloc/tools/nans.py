@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hloc.analysis.effects import ARITHMETIC_CALLERS
-from hloc.evaluate import CustomCall, Evaluator, Options
+from hloc.evaluate import CustomCall, Device, Evaluator, Options
 from hloc.inputs import check_inputs
 from hloc.ir import ELEMENT_TYPES, Instruction, Module, element_type_of, leaves
 from hloc.ops.table import OPS
@@ -45,9 +45,10 @@ class NanReport(NamedTuple):
 
 
 def nan_origins(module: Module, arrays: Sequence[object], *, infinities: bool = False,
-                custom_calls: Mapping[str, CustomCall] | None = None) -> NanReport:
+                custom_calls: Mapping[str, CustomCall] | None = None, device: Device | None = None) -> NanReport:
     """Run the module in the evaluator and watch every instruction, those of loops and calls included.
 
+    device       one of several, which run at the same time (hloc/evaluate/simulate.py)
     infinities   look for infinities, too. Scalar functions (of reduce, sort ...) are not searched.
     """
     watch = _Watch(infinities)
@@ -56,7 +57,8 @@ def nan_origins(module: Module, arrays: Sequence[object], *, infinities: bool = 
     for parameter in module.entry.parameters:
         for part in [next(rest) for _ in leaves(parameter.shape)]:
             watch.look(parameter, (), part)
-    results = Evaluator(module, custom_calls=custom_calls, options=Options(observer=watch.observe)).run(given)
+    evaluator = Evaluator(module, custom_calls=custom_calls, options=Options(observer=watch.observe), device=device)
+    results = evaluator.run(given)
     return NanReport(tuple(watch.found.values()), tuple(i for i, r in enumerate(results) if watch.strange(r).any()))
 
 

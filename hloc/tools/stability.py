@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hloc.evaluate import CustomCall, Evaluator, Plan, make_plan
+from hloc.evaluate import CustomCall, Device, Evaluator, Plan, make_plan
 from hloc.inputs import check_inputs
 from hloc.ir import Computation, Instruction, Module
 from hloc.ops.table import OPS, SCALARS
@@ -26,9 +26,11 @@ SEED_DISTANCE = 1 << 40              # between the random choices of two runs
 
 
 def perturbed_results(module: Module, arrays: Sequence[object],
-                   custom_calls: Mapping[str, CustomCall] | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Flattened results of one changed run; deterministic for a seed."""
-    evaluator = _PerturbedEvaluator(module, custom_calls=custom_calls)
+                   custom_calls: Mapping[str, CustomCall] | None = None, seed: int = 0,
+                      device: Device | None = None) -> tuple[np.ndarray, ...]:
+    """Flattened results of one changed run; deterministic for a seed. device: one of several, which run at the same
+    time."""
+    evaluator = _PerturbedEvaluator(module, custom_calls=custom_calls, device=device)
     evaluator.draws = seed * SEED_DISTANCE
     return tuple(evaluator.run(nudged(check_inputs(module, arrays), evaluator.draws)))
 
