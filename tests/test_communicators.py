@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloc.api import compile_for_devices, load_compiled
+from hloc.api import compile_for_devices, load_compiled, optimize, plan
 from hloc.cli.main import cli
 from hloc.errors import HlocError, RunError, UnsupportedError, UsageError
 from hloc.evaluate.simulate import evaluate_devices, run_concurrently, simulated_devices, thread_devices
+from hloc.kernels.plan import Collective, Launch, WhileLoop
+from hloc.targets import find
 from hloc.text import parse_module
 
 SUM = """HloModule sum, replica_count=4
@@ -380,6 +382,45 @@ def test_callers_in_c_bring_a_communicator_of_mpi(folder, n):
         saved = np.fromfile(f"results{device}.bin", np.float32).reshape(7, -1)
         for row, result in zip(saved, results, strict=True):
             assert row[:result.size].tobytes() == result.tobytes()
+
+
+OVERLAPPED = """HloModule m, replica_count=2
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+c { s = (s32[], f32[40,40]) parameter(0)  i = s32[] get-tuple-element(s), index=0  n = s32[] constant(5)  ROOT l = pred[] compare(i, n), direction=LT }
+b { s = (s32[], f32[40,40]) parameter(0)  i = s32[] get-tuple-element(s), index=0  x = f32[40,40] get-tuple-element(s), index=1
+  one = s32[] constant(1)  j = s32[] add(i, one)
+  r = f32[40,40] all-reduce(x), replica_groups={}, to_apply=add
+  d = f32[40,40] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  e = f32[40,40] dot(d, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  m = f32[40,40] add(e, r)  t = f32[40,40] tanh(m)
+  ROOT o = (s32[], f32[40,40]) tuple(j, t) }
+ENTRY e { x = f32[40,40] parameter(0)  y = f32[40,40] parameter(1)  z = s32[] constant(0)
+  s = f32[40,40] all-reduce-start(x), replica_groups={}, to_apply=add
+  d = f32[40,40] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  f = f32[40,40] all-reduce-done(s)
+  g = f32[40,40] dot(d, f), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  w = (s32[], f32[40,40]) tuple(z, g)  l = (s32[], f32[40,40]) while(w), condition=c, body=b
+  ROOT v = f32[40,40] get-tuple-element(l), index=1 }
+"""
+
+
+def test_devices_compute_between_the_start_and_the_end_of_a_collective():
+    module = parse_module(OVERLAPPED)
+    target = find("cpu")
+    program = plan(optimize(module, target), target)
+    loop = next(s for s in program.steps if isinstance(s, WhileLoop))
+    for steps in (program.steps, loop.body):
+        places = [n for n, s in enumerate(steps) if isinstance(s, Collective)]
+        assert [steps[n].is_done for n in places] == [False, True]
+        assert any(isinstance(s, Launch) for s in steps[places[0] + 1:places[1]]), steps
+    module = parse_module(OVERLAPPED)
+    arrays = [list(np.random.default_rng(d).standard_normal((2, 40, 40)).astype(np.float32) / 40) for d in range(2)]
+    devices, exes = executables(OVERLAPPED, 2)
+    wanted = evaluate_devices(module, arrays)
+    for _ in range(5):
+        got = run_concurrently(devices, [lambda e=e, a=a: e(*a) for e, a in zip(exes, arrays)])
+        for results, want in zip(got, wanted):
+            np.testing.assert_allclose(results[0], want[0], rtol=1e-4, atol=1e-5)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ def nans_command(module, inputs, infinities, top, as_json, devices, mesh, custom
         if setting.devices:
             arrays = device_arrays(parsed, setting, inputs)
             progress.report("run")
-            found = run_concurrently(setting.devices, [
-                partial(look, own, device=device) for own, device in zip(arrays, setting.devices)])
+            found = run_concurrently(setting.simulated, [
+                partial(look, own, device=device) for own, device in zip(arrays, setting.simulated)])
         else:
             given = input_reader(inputs, parsed)(entry_parameters(parsed))
             progress.report("run")

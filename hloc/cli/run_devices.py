@@ -27,6 +27,7 @@ from hloc.tools.timings import Summary
 
 if TYPE_CHECKING:
     from hloc.evaluate import Device
+    from hloc.evaluate.simulate import SimulatedDevice
     from hloc.executable import Executable
     from hloc.parallel import Partition
 
@@ -44,6 +45,12 @@ class Setting(NamedTuple):
     @property
     def module(self) -> Module | None:
         return self.divided.module if self.divided else None
+
+    @property
+    def simulated(self) -> list[SimulatedDevice]:
+        """Those that are threads of this process."""
+        from hloc.evaluate.simulate import SimulatedDevice
+        return [device for device in self.devices if isinstance(device, SimulatedDevice)]
 
 
 def setting_for(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
@@ -98,7 +105,7 @@ def setting_for_compiled(exe: Executable, asked: int | None) -> Setting:
     if asked not in (None, exe.devices):
         raise UsageError(f"{exe.name} was compiled for {exe.devices} devices, not for {asked}")
     from hloc.evaluate.simulate import thread_devices
-    return Setting(thread_devices(exe.devices, 1))
+    return Setting([*thread_devices(exe.devices, 1)])
 
 
 def _divided(module: Module, mesh: dict[str, int] | None, count: int | None, strict: bool) -> Partition | None:
@@ -166,8 +173,7 @@ def run_on_devices(module: Module | Executable, setting: Setting, target: str, o
     """Compile a module once, or take a compiled file, and run it on all at the same time, `warm_up` times before and
     `repeat` times. `{device}` in file names stands for the device's number; names without it are of whole arrays, where
     the module tells how they are divided."""
-    from hloc.api import compile_for_devices
-    from hloc.evaluate.simulate import SimulatedDevice, run_concurrently
+    from hloc.evaluate.simulate import run_concurrently
     from hloc.executable import Executable
     from hloc.inputs.files import write_outputs
     devices = setting.devices
@@ -179,14 +185,12 @@ def run_on_devices(module: Module | Executable, setting: Setting, target: str, o
         text = module.source if isinstance(module, Executable) else str(setting.module or module)
         devices[0].check_same(f"{__version__} {target} {options.passes} {text}")
     arrays = device_arrays(module, setting, inputs)
-    if isinstance(module, Executable):
-        executables = [module.on_device(device) for device in devices]
-    else:
-        executables = compile_for_devices(setting.module or module, devices, target, options=options)
+    executables = _executables(module, setting, target, options)
     runs = [partial(exe, *own) for exe, own in zip(executables, arrays)]
     options.report("run")
-    simulated = [device for device in devices if isinstance(device, SimulatedDevice)]
-    times, steps = [], [[] for _ in devices]
+    simulated = setting.simulated
+    times: list[float] = []
+    steps: list[list] = [[] for _ in devices]
     for _ in range(warm_up + repeat):
         start = time.perf_counter()
         results = run_concurrently(simulated, runs) if simulated else [run() for run in runs]
@@ -201,19 +205,25 @@ def run_on_devices(module: Module | Executable, setting: Setting, target: str, o
             for device, exe, own, timed in zip(devices, executables, results, timing)]
 
 
-def as_one(module: Module | Executable, setting: Setting, target: str, options) -> Executable:
-    """All devices as one executable: of whole arrays, where the module tells what its arrays are parts of; else of those
-    of a device, which are the same on all, and with the results of the first."""
+def _executables(module: Module | Executable, setting: Setting, target: str, options) -> list[Executable]:
+    """Those of the devices, compiled once; or of a compiled file."""
     from hloc.api import compile_for_devices
+    from hloc.executable import Executable
+    if not isinstance(module, Executable):
+        return compile_for_devices(setting.module or module, setting.devices, target, options=options)
+    assert module.on_device is not None                          # it is for several
+    return [module.on_device(device) for device in setting.devices]
+
+
+def as_one(module: Module | Executable, setting: Setting, target: str, options) -> Executable:
+    """All devices as one executable: of whole arrays, where the module says what its arrays are parts of; else of those
+    of a device, which are the same on all, and with the results of the first."""
     from hloc.executable import Executable
     from hloc.parallel import AlikeBackend, compile_divided
     if setting.divided is not None and setting.divided.gives is not None:
         return compile_divided(setting.divided, target, options)
-    if isinstance(module, Executable):
-        executables = [module.on_device(device) for device in setting.devices]
-    else:
-        executables = compile_for_devices(setting.module or module, setting.devices, target, options=options)
-    first, backend = executables[0], AlikeBackend(setting.devices, executables)
+    executables = _executables(module, setting, target, options)
+    first, backend = executables[0], AlikeBackend(setting.simulated, executables)
     return Executable(first.name, first.target, first.parameters, first.results, lambda: backend, lambda: first.source)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hloc.devices import device_counts, refuse_unpartitioned
-from hloc.errors import RunError
+from hloc.errors import RunError, Span
 from hloc.evaluate.evaluator import CustomCall, Device, Join, Options, evaluate
 from hloc.ir import Instruction, Module, Shape
 from hloc.ops.values import Value
@@ -87,8 +87,8 @@ class AbandonedError(RunError):
 
     is_cause = False
 
-    def __init__(self, message: str, *where: object, is_cause: bool = True):
-        super().__init__(message, *where)
+    def __init__(self, message: str, span: Span | None = None, is_cause: bool = True):
+        super().__init__(message, span)
         self.is_cause = is_cause
 
 

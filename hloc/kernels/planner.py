@@ -28,6 +28,7 @@ from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.collectives import Exchange, collective_key, exchanges_of
 from hloc.kernels.ir import Tile
 from hloc.kernels.kernel_table import KernelTable
+from hloc.kernels.overlap import with_late_ends
 from hloc.kernels.plan import (
     Block,
     Branch,
@@ -469,7 +470,9 @@ def planned(planner: Planner) -> Program:
         assignment.share_if_dead(result, operand, time)
     assignment.place()
     kernels = tuple(planner.kernels.kernels)
-    return Program(module.name, kernels, _finish(drafts, assignment.ref), parameters, results,
+    steps = with_late_ends(_finish(drafts, assignment.ref), kernels) if planner.collective_numbers else _finish(
+        drafts, assignment.ref)
+    return Program(module.name, kernels, steps, parameters, results,
                    tuple(planner.constants), assignment.arena_size,
                    kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
                    gaps=assignment.gaps, setup=_finish(planner.once.setup, assignment.ref),

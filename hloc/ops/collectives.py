@@ -199,7 +199,7 @@ def permuted_slices(instruction: Instruction) -> list[PermutedSlice]:
     source, starts = instruction.operands[0].shape, instruction.operands[2].shape
     arrays = source.tuple_shapes if source.is_tuple else (source,)
     given = starts.tuple_shapes if source.is_tuple else (starts,)
-    found = []
+    found: list[PermutedSlice] = []
     for array_number, (shape, own) in enumerate(zip(arrays, given)):
         count = len(own.tuple_shapes) if own.is_tuple and own.tuple_shapes and own.tuple_shapes[0].is_tuple else 1
         for number in range(count):

@@ -58,7 +58,7 @@ def transfer_pairs(instruction: Instruction) -> list[list[int]] | None:
 def device_transfers(instruction: Instruction, replicas: int, partitions: int) -> list[tuple[int, int]]:
     """The same of device numbers: pairs are of partitions, within each replica, or, where there is only one, of
     replicas. Raises UnsupportedError for a device that there is not."""
-    pairs, limit = transfer_pairs(instruction), partitions if partitions > 1 else replicas
+    pairs, limit = transfer_pairs(instruction) or [], partitions if partitions > 1 else replicas
     if any(n >= limit for pair in pairs for n in pair):
         raise UnsupportedError(f"{instruction.opcode} names devices {pairs}, this run has {limit}", instruction.span)
     firsts = range(0, replicas * partitions, partitions) if partitions > 1 else (0,)

@@ -33,7 +33,7 @@ def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
     of_tuples = source.shape.is_tuple
     sources, results = ([e.op("get-tuple-element", x, index=n) for n in range(len(x.shape.tuple_shapes))]
                         if of_tuples else [x] for x in (source, target))
-    pairs = pairs_of_slices(parse_groups(str(instruction.get("source_target_pairs"))))
+    pairs = pairs_of_slices((s, t) for s, t in parse_groups(str(instruction.get("source_target_pairs"))))
     for one in permuted_slices(instruction):
         own = pairs[one.number] if one.number < len(pairs) else []
         corners = [starts_of(e, starts, one, of_tuples) for starts in (given, placed)]

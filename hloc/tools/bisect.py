@@ -22,7 +22,6 @@ from hloc.evaluate.simulate import evaluate_devices, run_concurrently, simulated
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, Shape, leaves
 from hloc.ir.clone import clone_module
-from hloc.kernels.plan import Value
 from hloc.ops.values import flatten
 from hloc.passes.context import PassContext
 from hloc.passes.copy_insertion import copy_insertion
@@ -186,19 +185,20 @@ class _SearchOnDevices(_Search):
 
     def __init__(self, module: Module, target: Target, arrays: Sequence[Sequence[np.ndarray]], options: dict,
                  tolerance: float | None, report: Report):
-        super().__init__(module, target, arrays, options, tolerance, report)        # type: ignore[arg-type]
+        self.given_to = arrays
+        super().__init__(module, target, (), options, tolerance, report)
         own = self.signature[1]
-        self.signature = self.signature[0], [Value(f"device {d}: {r.name}", r.shape)
+        self.signature = self.signature[0], [r._replace(name=f"device {d}: {r.name}")
                                              for d in range(len(arrays)) for r in own]
 
     def evaluated(self, module: Module) -> tuple[np.ndarray, ...]:
-        return tuple(result for own in evaluate_devices(module, self.arrays) for result in own)
+        return tuple(result for own in evaluate_devices(module, self.given_to) for result in own)
 
     def concurrently(self, module: Module, function: Callable[..., Any]) -> list[Any]:
         """function(module, arrays, device=) of each device, at the same time."""
-        devices = simulated_devices(module, len(self.arrays))
+        devices = simulated_devices(module, len(self.given_to))
         return run_concurrently(devices, [partial(function, module, own, device=device)
-                                          for own, device in zip(self.arrays, devices)])
+                                          for own, device in zip(self.given_to, devices)])
 
     def perturbed(self) -> tuple[np.ndarray, ...]:
         return tuple(result for own in self.concurrently(self.module, perturbed_results) for result in own)
@@ -206,9 +206,10 @@ class _SearchOnDevices(_Search):
     def compiled(self, optimized: Module) -> tuple[np.ndarray, ...]:
         self.report("the whole program")
         exe = self.target.executable(plan(clone_module(optimized), self.target), optimized, Options())
-        assert exe.on_device is not None, "of a CPU"
+        on_device = exe.on_device
+        assert on_device is not None, "of a CPU"
         return tuple(result for own in self.concurrently(
-            optimized, lambda _, arrays, device: exe.on_device(device)(*arrays)) for result in own)
+            optimized, lambda _, arrays, device: on_device(device)(*arrays)) for result in own)
 
     def wrong_kernels(self, optimized: Module) -> tuple[Kernel, ...]:
         values = self.concurrently(optimized, entry_values)

@@ -1,0 +1,105 @@
+"""Computation between the start of a collective and its end: a device waits where it needs the result, not before.
+
+In: the steps of a plan, in which the end of a collective follows its start. Out: the same steps; an end stands behind
+the steps that neither touch its results nor write its operands.
+
+    start(a -> s), done(s), b = f(x), c = g(s)     =>     start(a -> s), b = f(x), done(s), c = g(s)
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hloc.kernels.ir import Kernel, Tile
+from hloc.kernels.plan import (
+    Branch,
+    Collective,
+    Copy,
+    DeviceNumber,
+    HostCall,
+    Launch,
+    Ref,
+    Step,
+    WhileLoop,
+    all_steps,
+)
+
+FURTHEST = 200                   # steps past which an end moves: each is compared with what the collective touches
+
+Kernels = Sequence[Kernel | Tile]
+
+
+def with_late_ends(steps: Sequence[Step], kernels: Kernels) -> tuple[Step, ...]:
+    """The steps of a plan, those of loops and branches too."""
+    found: list[Step] = []
+    ends: list[tuple[Collective, Collective, int]] = []           # start, end, and how many steps it has passed
+    for step in map(lambda step: _inside(step, kernels), steps):
+        if isinstance(step, Collective) and step.is_done:
+            ends.append((started(found, step), step, 0))
+            continue
+        waiting = []
+        for start, end, passed in ends:
+            if passed == FURTHEST or must_follow(step, start, kernels):
+                found.append(end)
+            else:
+                waiting.append((start, end, passed + 1))
+        ends = waiting
+        found.append(step)
+    return (*found, *(end for _, end, _ in ends))
+
+
+def _inside(step: Step, kernels: Kernels) -> Step:
+    if isinstance(step, WhileLoop):
+        return step._replace(condition=with_late_ends(step.condition, kernels), body=with_late_ends(step.body, kernels))
+    if isinstance(step, Branch):
+        return step._replace(branches=tuple(with_late_ends(branch, kernels) for branch in step.branches))
+    return step
+
+
+def started(steps: Sequence[Step], end: Collective) -> Collective:
+    """The start of a collective, the last one of its kind and number."""
+    return next(s for s in reversed(steps) if isinstance(s, Collective) and not s.is_done
+                and (s.number, s.kind) == (end.number, end.kind))
+
+
+def must_follow(step: Step, start: Collective, kernels: Kernels) -> bool:
+    """Whether a step may run only after the end of a collective: it touches the results or writes the operands, or it
+    is, or has inside, the same collective again, or any that a loop or branch may repeat."""
+    if isinstance(step, (WhileLoop, Branch)) and any(isinstance(s, Collective) for s in all_steps([step])):
+        return True
+    if isinstance(step, Collective) and step.number == start.number:
+        return True
+    reads, writes = [], []
+    for inner in all_steps([step]):
+        for ref, is_written in touched(inner, kernels):
+            (writes if is_written else reads).append(ref)
+    return any(overlaps(a, b) for a in start.results for b in reads + writes) \
+        or any(overlaps(a, b) for a in start.arguments for b in writes)
+
+
+def touched(step: Step, kernels: Kernels) -> Iterator[tuple[Ref, bool]]:
+    """The memory that a step itself reads, and (True) that it may write."""
+    if isinstance(step, Launch):
+        for buffer, ref in zip(kernels[step.kernel].buffers, step.arguments):
+            yield ref, buffer.access != "read"
+        yield from ((ref, True) for ref in (step.scratch, step.packed) if ref is not None)
+    elif isinstance(step, Copy):
+        yield step.destination, True
+        yield step.source, False
+    elif isinstance(step, HostCall):
+        yield from ((ref, False) for ref, _ in step.arguments)
+        yield from ((ref, True) for ref, _ in step.results)
+        yield from ((ref, True) for ref in (step.scratch,) if ref is not None)
+    elif isinstance(step, Collective):
+        yield from ((ref, False) for ref in step.arguments)
+        yield from ((ref, True) for ref in step.results)
+    elif isinstance(step, DeviceNumber):
+        yield step.result, True
+    elif isinstance(step, WhileLoop):
+        yield step.flag, False
+    else:
+        yield step.selector, False
+
+
+def overlaps(a: Ref, b: Ref) -> bool:
+    """Whether two pieces of memory share a byte."""
+    return (a.region, a.index) == (b.region, b.index) and a.offset < b.offset + b.size and b.offset < a.offset + a.size
