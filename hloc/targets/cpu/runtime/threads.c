@@ -26,7 +26,7 @@
 #include <unistd.h>
 #endif
 
-enum { HLOC_CHUNK = 64, HLOC_CHUNKS = 4096, HLOC_NAP_MILLISECONDS = 50, HLOC_LOOKS = 2000, HLOC_YIELDS = 8 };
+enum { HLOC_CHUNK = 64, HLOC_CHUNKS = 4096, HLOC_NAP_MILLISECONDS = 50, HLOC_LOOKS = 200, HLOC_YIELDS = 8 };
 enum { HLOC_STAGED_BYTES = 1 << 16, HLOC_STAGED_WORK = 1 << 16 };
 
 /* A number that only grows, modulo 2^32, and devices that sleep until it has enlarged. */
