@@ -17,6 +17,7 @@ from hloc.api import compile_for_devices, load_compiled, optimize, plan
 from hloc.cli.main import cli
 from hloc.errors import HlocError, RunError, UnsupportedError, UsageError
 from hloc.evaluate.simulate import evaluate_devices, run_concurrently, simulated_devices, thread_devices
+from hloc.inputs import entry_parameters, random_arrays
 from hloc.kernels.plan import Collective, Launch, WhileLoop
 from hloc.targets import find
 from hloc.text import parse_module
@@ -246,7 +247,6 @@ ENTRY e {{ x = {t}[4,{n}] parameter(0)
 @pytest.mark.parametrize("element", TYPES)
 def test_every_collective_of_every_type(element, n):
     """Small arrays, which are copied at once, and large ones, which devices read where they are."""
-    from hloc.inputs import entry_parameters, random_arrays
     op = "and" if element in ("pred", "u8") else "multiply" if element in ("c64", "s4") else "add"
     text = ALL_KINDS.format(t=element, op=op, n=n, m=2 * n)
     module = parse_module(text)
@@ -382,6 +382,46 @@ def test_callers_in_c_bring_a_communicator_of_mpi(folder, n):
         saved = np.fromfile(f"results{device}.bin", np.float32).reshape(7, -1)
         for row, result in zip(saved, results, strict=True):
             assert row[:result.size].tobytes() == result.tobytes()
+
+
+MPI_FORMS = """
+import sys
+import numpy as np
+from hloc.api import compile_for_devices
+from hloc.evaluate.mpi import mpi_device
+from hloc.text import parse_module
+
+for name in sys.argv[1:]:
+    module = parse_module(open(f"{name}.hlo").read())
+    device = mpi_device(module)
+    exe, = compile_for_devices(module, [device], "cpu")
+    saved = np.load(f"{name}.{device.number}.npz")
+    inputs = [saved[f"in{k}"] for k in range(len(exe.parameters))]
+    for _ in range(3):
+        for k, result in enumerate(exe(*inputs)):
+            assert result.tobytes() == saved[f"out{k}"].tobytes(), (name, device.number, k)
+print("the same bits")
+"""
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_processes_of_mpi_give_the_same_bits_as_threads(folder, count):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    _, launcher = mpi_tools()
+    kinds = {f"kinds{n}": (ALL_KINDS.format(t="f32", op="add", n=n, m=2 * n), None) for n in (6, 8_200)}
+    forms = {"ragged": FORMS["ragged"], **kinds} if count == 2 else {n: f for n, f in FORMS.items() if n != "ragged"}
+    for name, (text, inputs) in forms.items():
+        Path(f"{name}.hlo").write_text(text)
+        devices, exes = executables(text, count)
+        arrays = [inputs(d) if inputs else random_arrays(exes[0].parameters, d) for d in range(count)]
+        for d, results in enumerate(run_concurrently(devices, [lambda e=e, a=a: e(*a) for e, a in zip(exes, arrays)])):
+            np.savez(f"{name}.{d}.npz", **{f"in{k}": a for k, a in enumerate(arrays[d])},
+                     **{f"out{k}": r for k, r in enumerate(results)})
+    Path("forms.py").write_text(MPI_FORMS)
+    allowed = {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
+    done = subprocess.run([launcher, "--oversubscribe", "-n", str(count), sys.executable, "forms.py", *forms],
+                          capture_output=True, text=True, timeout=200, env={**os.environ, **allowed})
+    assert done.returncode == 0 and done.stdout.count("the same bits") == count, done.stderr
 
 
 OVERLAPPED = """HloModule m, replica_count=2

@@ -90,36 +90,66 @@ def under_mpi(*arguments: str, module: tuple[str, ...] = ("-m", "hloc.cli.main")
                           text=True, timeout=120, env={**os.environ, **allowed})
 
 
-def test_a_failing_process_ends_the_others(sums):
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_a_failing_process_ends_the_others(sums, target):
     """The first one waits at the all-reduce for the second, which has no inputs."""
     Path("x1.npy").unlink()
-    done = under_mpi("run", "sum.hlo", "-t", "reference", "-i", "x{device}.npy", "-o", "r{device}.npz")
+    done = under_mpi("run", "sum.hlo", "-t", target, "-i", "x{device}.npy", "-o", "r{device}.npz")
     assert done.returncode and "device 1 of 2: " in done.stderr and "x1.npy" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not list(sums.glob("r*.npz"))
 
 
-def test_processes_with_different_modules_all_say_so(sums):
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_processes_with_different_modules_all_say_so(sums, target):
     text = Path("sum.hlo").read_text()
     Path("m0.hlo").write_text(text)
     Path("m1.hlo").write_text(text.replace("add(a, b)", "maximum(a, b)"))
     Path("pick.py").write_text(
         "import os, sys\nfrom hloc.cli.main import main\n"
         "rank = os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']\n"
-        "sys.argv = ['hloc', 'run', f'm{rank}.hlo', '-t', 'reference', '-i', 'x0.npy']\nmain()\n")
+        f"sys.argv = ['hloc', 'run', f'm{{rank}}.hlo', '-t', '{target}', '-i', 'x0.npy']\nmain()\n")
     done = under_mpi(module=("pick.py",))
     assert done.returncode == 6 and done.stderr.count("process 1 and process 0 have different modules") == 2, done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_process_that_hangs_is_not_waited_for_forever(sums, monkeypatch):
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_a_process_that_hangs_is_not_waited_for_forever(sums, monkeypatch, target):
     Path("slow.py").write_text("import os, time\n\n\ndef slow(x):\n"
                                "    rank = os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']\n"
                                "    time.sleep(60 * int(rank))\n    return x\n")
     Path("slow.hlo").write_text(Path("sum.hlo").read_text().replace(
         "s = f32[3] all-reduce(x)", 'w = f32[3] custom-call(x), custom_call_target="slow"\n  s = f32[3] all-reduce(w)'))
     monkeypatch.setenv("HLOC_DEVICE_TIMEOUT", "2")
-    done = under_mpi("run", "slow.hlo", "-t", "reference", "-i", "x0.npy", "--custom-call", "slow=./slow.py:slow")
+    done = under_mpi("run", "slow.hlo", "-t", target, "-i", "x0.npy", "--custom-call", "slow=./slow.py:slow")
     assert done.returncode and "device 0 has waited 2 s at all-reduce %s for the devices [1]" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_a_process_that_dies_ends_the_others(sums, target):
+    """Without a word, while the other one waits for it."""
+    Path("die.py").write_text("import os, signal\n\n\ndef die(x):\n"
+                              "    if int(os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']):\n"
+                              "        os.kill(os.getpid(), signal.SIGKILL)\n    return x\n")
+    Path("die.hlo").write_text(Path("sum.hlo").read_text().replace(
+        "s = f32[3] all-reduce(x)", 'w = f32[3] custom-call(x), custom_call_target="die"\n  s = f32[3] all-reduce(w)'))
+    done = under_mpi("run", "die.hlo", "-t", target, "-i", "x0.npy", "--custom-call", "die=./die.py:die")
+    assert done.returncode and "result.0" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("changed", ["shapes", "version"])
+def test_processes_with_other_shapes_or_another_hloc_all_say_so(sums, changed):
+    text = Path("sum.hlo").read_text()
+    Path("m0.hlo").write_text(text)
+    Path("m1.hlo").write_text(text.replace("f32[3]", "f32[5]") if changed == "shapes" else text)
+    Path("pick.py").write_text(
+        "import os, sys\nimport hloc\n"
+        "rank = os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']\n"
+        + ("hloc.__version__ += rank\n" if changed == "version" else "")
+        + "from hloc.cli.main import main\n"
+        "sys.argv = ['hloc', 'run', f'm{rank}.hlo', '-t', 'cpu', '-i', 'random:1']\nmain()\n")
+    done = under_mpi(module=("pick.py",))
+    assert done.returncode == 6 and done.stderr.count("process 1 and process 0 have different modules") == 2, done.stderr
 
 
 SHARDED = """HloModule sharded, num_partitions=2

@@ -13,7 +13,7 @@ import numpy as np
 from hloc.errors import RunError, UnsupportedError
 from hloc.ir import Instruction, leaves, numpy_dtype
 from hloc.kernels.plan import HostCall
-from hloc.ops.collectives import COLLECTIVES
+from hloc.ops.collectives import meets_devices
 from hloc.ops.custom_calls import call_known, unknown
 from hloc.ops.host import transfer_function
 from hloc.ops.table import OPS
@@ -28,7 +28,7 @@ def host_function(call: HostCall, options) -> Callable:
     neither."""
     if call.target in options.custom_calls:
         return options.custom_calls[call.target]
-    if call.instruction.opcode in COLLECTIVES:
+    if meets_devices(call.instruction):
         return collective_function(call.instruction, options.device)
     if call.instruction.opcode != "custom-call":
         return transfer_function(call.instruction, options.transfers)

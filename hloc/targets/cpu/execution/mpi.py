@@ -74,6 +74,14 @@ class What:
         return [b.rows * b.run for b in self.blocks]
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """How many operands and results there are."""
+        if self.kind == "all_to_all":
+            return len(self.members), len(self.members)
+        own = self.collective.count
+        return {"send": (own, 0), "recv": (0, own), "ragged_all_to_all": (6, 1)}.get(self.kind, (own, own))
+
+    @property
     def kind(self) -> str:
         return KINDS[self.collective.kind]
 
@@ -114,7 +122,8 @@ class MpiCommunicator:
     def __init__(self, device: MpiDevice, library):
         self.device, self.library, self.raised = device, library, None
         self.bytes = device.mpi.BYTE
-        self.known: dict[int, What] = {}
+        self.known: dict[tuple[bytes, int], What] = {}
+        self.program = b""                                       # the digest of the one that runs
         self.pending: dict[int, Requests] = {}
         self.sent: list[tuple[Any, np.ndarray]] = []             # requests, and what they read
         self.programs: set[bytes] = set()
@@ -136,10 +145,11 @@ class MpiCommunicator:
         """A function for C. What it raises is kept for `error`."""
         def begun(_self: int, address: int, given, made) -> int:
             try:
-                what = self.known.get(address)
+                what = self.known.get((self.program, address))
                 if what is None:
-                    what = self.known[address] = what_is(address, self.device.number)
-                self.pending[address] = self._begun(start(what, given, made))
+                    what = self.known[self.program, address] = what_is(address, self.device.number)
+                operands, results = what.counts           # C's tables of addresses end with the call, arrays do not
+                self.pending[address] = self._begun(start(what, given[:operands], made[:results]))
             except BaseException as error:                       # no exception passes through C
                 self.raised = error
                 return FAILED
@@ -159,7 +169,7 @@ class MpiCommunicator:
 
     def _done(self, _self: int, address: int) -> int:
         try:
-            what = self.known[address]
+            what = self.known[self.program, address]
             others = what.members or tuple(d for d in (what.source, what.target) if d is not None)
             for request in self.pending.pop(address):
                 self.device.wait(request, what.name, others)
@@ -178,6 +188,7 @@ class MpiCommunicator:
                 if (everybody != everybody[0]).any():
                     raise DifferentProgramsError("the processes have different programs")
                 self.programs.add(digest)
+            self.program = digest
         except BaseException as error:
             self.raised = error
             return FAILED
