@@ -227,7 +227,8 @@ def test_devices_are_groups_of_tracks(tmp_path, capsys):
     events = checked(json.loads((tmp_path / "t.json").read_text()))
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"device 0: cpu", "device 1: cpu"}
     found = of(events, "collective")
-    assert [e["pid"] for e in found] == [0, 1] and all("all-reduce" in e["args"]["HLO"] for e in found)
+    assert [e["pid"] for e in found] == [0, 0, 1, 1] and all("all-reduce" in e["args"]["HLO"] for e in found)
+    assert [e["name"].split()[1] for e in found] == ["start", "done"] * 2
 
 
 @pytest.mark.parametrize("arguments, said", [

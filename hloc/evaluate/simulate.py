@@ -56,6 +56,8 @@ def thread_devices(replicas: int, partitions: int) -> list[SimulatedDevice]:
 
 def run_concurrently(devices: Sequence[SimulatedDevice], runs: Sequence[Callable[[], Any]]) -> list[Any]:
     """What each device's function returns; each runs in a thread of its own. Devices run once at a time."""
+    for late in devices[0].rendezvous.late:                  # those of a run that was interrupted
+        late.join()
     devices[0].rendezvous.begin()
     for device in devices:
         device.visits.clear()
@@ -69,6 +71,7 @@ def run_concurrently(devices: Sequence[SimulatedDevice], runs: Sequence[Callable
         devices[0].rendezvous.stop()
         for thread in threads:
             thread.join(PATIENCE)
+        devices[0].rendezvous.late = [thread for thread in threads if thread.is_alive()]
         raise
     failures = [thread.error for thread in threads if thread.error is not None]
     if failures:
@@ -130,7 +133,6 @@ class SimulatedDevice(Device):
         self.visits[place] += 1
         return self.rendezvous.exchange((*place, self.visits[place]), instruction, members, self.number, value)
 
-
     def post(self, instruction: Instruction, target: int, channel: int, value: Value) -> None:
         self.rendezvous.post((channel, self.number, target), value)
 
@@ -170,6 +172,7 @@ class _Rendezvous:
         self.condition = threading.Condition()
         self.count = count
         self.compiled: CompiledDevices | None = None          # those of compiled programs
+        self.late: list[threading.Thread] = []                # that had not ended when a run was interrupted
         self.begin()
 
     def begin(self) -> None:

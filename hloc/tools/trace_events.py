@@ -142,6 +142,8 @@ class _Descriptions:
             arguments = {"kernel": printable(step.kernel), "bytes": step.bytes, "flops": step.flops,
                          **about_instruction(step.instruction)}
             name = printable(step.instruction.name) if step.instruction is not None else step.kernel
+            if step.kernel.endswith((" start", " done")):                # of a collective
+                name += step.kernel[step.kernel.rindex(" "):]
             self._steps[number] = name, _category(step.kernel, step.instruction), arguments
         return self._steps[number]
 
