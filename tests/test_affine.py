@@ -1,23 +1,38 @@
 """Affine forms of positions: hloc/kernels/affine.py, judged by the interpreter of the loop IR."""
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from hloc.kernels.affine import Affine, Along, affine, forms, injective, of_names
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, Kernel, Let, Load, Store, Var
+from hloc.kernels.indexing import index_apply, sum_of
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    SUM,
+    VECTOR,
+    Apply,
+    Assign,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Let,
+    Load,
+    Store,
+    Var,
+)
 from hloc.kernels.text.interpreter import interpret
+from hloc.kernels.verify import KernelError, verify_kernel
 
 I, J, P, Q = (Var(name, INDEX) for name in ("i", "j", "p", "q"))
 
 
 def n(value: int) -> Const:
     return Const(value, INDEX)
-
-
-def op(name: str, a: Expr, b: Expr) -> Apply:
-    return Apply(name, (a, b), INDEX)
 
 
 def value(expr: Expr, **names: int) -> int:
@@ -28,67 +43,110 @@ def value(expr: Expr, **names: int) -> int:
     return int(out[0])
 
 
-def random_position(random: np.random.Generator, names: list[Var], depth: int) -> Expr:
+Tree = tuple | str | int                # an operation and its operands, a name, a number
+
+
+def random_position(random: np.random.Generator, names: str, depth: int) -> Tree:
     if depth == 0:
-        return names[random.integers(len(names))] if random.random() < 0.6 else n(int(random.integers(-9, 9)))
-    kind = random.choice(["add", "subtract", "multiply", "remainder"], p=[0.4, 0.25, 0.25, 0.1])
+        return str(random.choice(list(names))) if random.random() < 0.6 else int(random.integers(-9, 9))
+    kind = str(random.choice(["add", "subtract", "multiply", "remainder"], p=[0.4, 0.25, 0.25, 0.1]))
     left = random_position(random, names, depth - 1)
-    if kind == "remainder":
-        return op(kind, left, n(7))
-    return op(str(kind), left, random_position(random, names, depth - 1))
+    return kind, left, 7 if kind == "remainder" else random_position(random, names, depth - 1)
+
+
+def built(tree: Tree) -> Expr:
+    """The tree in the loop IR."""
+    if isinstance(tree, tuple):
+        return index_apply(tree[0], *map(built, tree[1:]))
+    return Var(tree, INDEX) if isinstance(tree, str) else n(tree)
+
+
+def number(tree: Tree, **names: int) -> int:
+    """The value of the tree, by Python's arithmetic."""
+    if not isinstance(tree, tuple):
+        return names[tree] if isinstance(tree, str) else tree
+    a, b = (number(part, **names) for part in tree[1:])
+    return {"add": a + b, "subtract": a - b, "multiply": a * b, "remainder": math.fmod(a, b or 1)}[tree[0]]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_forms_have_the_values_of_their_expressions(seed):
     random = np.random.default_rng(seed)
-    lets = [Let("p", random_position(random, [I, J], 2)), Let("q", random_position(random, [I, J, P], 2))]
-    position, known = random_position(random, [I, J, P, Q], 3), forms(lets)
-    form = affine(position, known)
+    first, second = random_position(random, "ij", 2), random_position(random, "ijp", 2)
+    known = forms([Let("p", built(first)), Let("q", built(second))])
+    position = random_position(random, "ijpq", 3)
+    form = affine(built(position), known)
     for i, j in random.integers(-20, 20, (4, 2)).tolist():
-        p = value(lets[0].value, i=i, j=j)
-        q = value(lets[1].value, i=i, j=j, p=p)
-        assert value(form.expression(), i=i, j=j, p=p, q=q) == value(position, i=i, j=j, p=p, q=q)
+        p = number(first, i=i, j=j)
+        q = number(second, i=i, j=j, p=p)
+        right = number(position, i=i, j=j, p=p, q=q)
+        assert value(form.expression(), i=i, j=j, p=p, q=q) == value(built(position), i=i, j=j, p=p, q=q) == right
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_steps_are_the_same_everywhere(seed):
     random = np.random.default_rng(seed)
-    lets = (Let("p", random_position(random, [I, J], 2)), Let("q", random_position(random, [I, P], 2)))
-    position = random_position(random, [I, J, P, Q], 2)
-    along = Along(For("i", 10, VECTOR, lets))
-    step = along.step(position)
+    first, second = random_position(random, "ij", 2), random_position(random, "ip", 2)
+    position = random_position(random, "ijpq", 2)
+    along = Along(For("i", 10, VECTOR, (Let("p", built(first)), Let("q", built(second)))))
+    step = along.step(built(position))
     if step is None:
         return
 
     def at(i: int) -> int:
-        p = value(lets[0].value, i=i, j=5)
-        return value(position, i=i, j=5, p=p, q=value(lets[1].value, i=i, p=p))
+        p = number(first, i=i, j=5)
+        return number(position, i=i, j=5, p=p, q=number(second, i=i, p=p))
     assert [at(i + 1) - at(i) for i in range(8)] == [step] * 8
-    assert value(along.start(position), j=5) == at(0)
+    assert value(along.start(built(position)), j=5) == at(0)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sums_have_one_form(seed):
+    """In whatever order they are made; the verifier asks for it."""
+    random = np.random.default_rng(seed)
+    terms = [(random_position(random, "ijpq", 1), int(random.integers(-3, 4))) for _ in range(5)]
+    one, other = (sum_of(((built(tree), factor) for tree, factor in order), 3) for order in (terms, terms[::-1]))
+    assert affine(one, {}) == affine(other, {})
+    if isinstance(one, Apply) and one.op == SUM:
+        *factors, _ = one.immediate
+        assert 0 not in factors and sorted(factors, key=abs, reverse=True) == factors
+        assert not any(isinstance(atom, Const) or isinstance(atom, Apply) and atom.op == SUM for atom in one.arguments)
+
+
+@pytest.mark.parametrize("position", [
+    Apply("add", (I, J), INDEX), Apply("multiply", (I, n(2)), INDEX), Apply(SUM, (J, I), INDEX, (1, 2, 0)),
+    Apply(SUM, (I,), INDEX, (1, 0)), Apply(SUM, (I, I), INDEX, (2, 1, 0)), Apply(SUM, (I, n(3)), INDEX, (2, 1, 0)),
+    Apply(SUM, (I, J), INDEX, (2, 0, 1)), Apply(SUM, (), INDEX, (4,)), Apply(SUM, (I, J), INDEX, (2, 1)),
+], ids=["addition", "multiple", "order", "one atom", "twice", "number", "factor 0", "no atom", "no constant"])
+def test_the_verifier_refuses_other_sums(position):
+    store = Store("out", position, Const(0.0, "f32"))
+    loops = For("i", 2, SERIAL, (For("j", 2, SERIAL, (store,)),))
+    with pytest.raises(KernelError):
+        verify_kernel(Kernel("k", (Buffer("out", "f32", 9, "write"),), (loops,)))
 
 
 def test_names_are_seen_through_but_for_what_is_no_sum():
-    known = forms([Let("p", op("add", J, n(4))), Let("q", op("divide", I, n(3)))])
-    position = op("add", op("add", op("multiply", I, n(768)), P), Q)
+    known = forms([Let("p", index_apply("add", J, n(4))), Let("q", index_apply("divide", I, n(3)))])
+    position = index_apply("add", index_apply("add", index_apply("multiply", I, n(768)), P), Q)
     assert affine(position, known) == of_names({"i": 768, "j": 1, "q": 1}, 4)
-    assert affine(op("subtract", P, J), known) == Affine({}, 4)
+    assert affine(index_apply("subtract", P, J), known) == Affine({}, 4)
 
 
 def test_products_of_names_are_atoms():
-    product = op("multiply", I, J)
-    form = affine(op("add", product, n(1)), {})
+    product = index_apply("multiply", I, J)
+    form = affine(index_apply("add", product, n(1)), {})
     assert form == Affine({product: 1}, 1) and form.factors is None
     assert form.step("i", ()) is None and form.step("k", ()) == 0 and form.step("k", {"j"}) is None
 
 
 def test_positions_that_data_or_the_loop_changes_have_no_step():
     read = Load("index", I, "s32")
-    body = (Let("t", Apply("convert", (read,), INDEX)), Assign("v", op("add", Var("v", INDEX), n(2))))
+    body = (Let("t", Apply("convert", (read,), INDEX)), Assign("v", index_apply("add", Var("v", INDEX), n(2))))
     along = Along(For("i", 10, VECTOR, body))
-    assert along.step(op("add", I, Var("t", INDEX))) is None
-    assert along.step(op("add", I, Var("v", INDEX))) is None
-    assert along.step(op("add", I, Apply("convert", (Load("x", J, "s32"),), INDEX))) is None
-    assert along.step(op("subtract", J, op("multiply", n(3), I))) == -3
+    assert along.step(index_apply("add", I, Var("t", INDEX))) is None
+    assert along.step(index_apply("add", I, Var("v", INDEX))) is None
+    assert along.step(index_apply("add", I, Apply("convert", (Load("x", J, "s32"),), INDEX))) is None
+    assert along.step(index_apply("subtract", J, index_apply("multiply", n(3), I))) == -3
 
 
 def test_different_counters_give_different_positions():
@@ -99,8 +157,8 @@ def test_different_counters_give_different_positions():
 
 def test_arithmetic_of_positions_is_folded():
     assert index_apply("add", n(2), n(3)) == n(5) and index_apply("divide", n(15), n(4)) == n(3)
-    assert index_apply("divide", n(-15), n(4)) == op("divide", n(-15), n(4))        # C rounds toward zero
+    assert index_apply("divide", n(-15), n(4)) == Apply("divide", (n(-15), n(4)), INDEX)        # C rounds toward zero
     assert index_apply("multiply", I, n(0)) == n(0) == index_apply("multiply", n(0), I)
     assert index_apply("add", n(0), I) == I == index_apply("subtract", I, n(0)) == index_apply("divide", I, n(1))
-    assert index_apply("add", I, n(-4)) == op("subtract", I, n(4))
-    assert index_apply("remainder", I, n(1)) == op("remainder", I, n(1))
+    assert index_apply("add", I, n(-4)) == index_apply("subtract", I, n(4)) == Apply(SUM, (I,), INDEX, (1, -4))
+    assert index_apply("remainder", I, n(1)) == Apply("remainder", (I, n(1)), INDEX)

@@ -14,6 +14,7 @@ from hloc import api
 from hloc.errors import HlocError
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.shapes import array as array_shape
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -147,8 +148,8 @@ def at(*names_and_factors) -> Apply | Var:
     """A position: sum of variables times factors."""
     total = None
     for name, factor in names_and_factors:
-        term = Apply("multiply", (Var(name, INDEX), Const(factor, INDEX)), INDEX) if factor != 1 else Var(name, INDEX)
-        total = term if total is None else Apply("add", (total, term), INDEX)
+        term = index_apply("multiply", Var(name, INDEX), Const(factor, INDEX)) if factor != 1 else Var(name, INDEX)
+        total = term if total is None else index_apply("add", total, term)
     return total
 
 
@@ -211,7 +212,7 @@ def test_sums_of_rows(name, backwards, monkeypatch):
 def test_rows_kept_in_registers_or_shared(mirrored, backwards, monkeypatch):
     """row[j] = x[j]; out[j] = row[j], or row[n - 1 - j], which other lanes wrote."""
     n = 300
-    place = Apply("subtract", (Const(n - 1, INDEX), Var("k", INDEX)), INDEX) if mirrored else Var("k", INDEX)
+    place = index_apply("subtract", Const(n - 1, INDEX), Var("k", INDEX)) if mirrored else Var("k", INDEX)
     body = (Local("row", "f32", n), For("j", n, VECTOR, (Store("row", Var("j", INDEX), ELEMENT),)),
             For("k", n, VECTOR, (Store("out", at(("i", n), ("k", 1)), Load("row", place, "f32")),)))
     buffers = (Buffer("x", "f32", 5 * n), Buffer("out", "f32", 5 * n, "write"))
@@ -237,8 +238,7 @@ def test_a_row_too_large_is_refused():
     """Memory that a row cannot have is one clear error."""
     n = 1 << 20
     body = (Local("row", "f32", n), For("j", n, VECTOR, (Store("row", Var("j", INDEX), ELEMENT),)),
-            For("k", n, VECTOR, (Store("out", Var("k", INDEX), Load("row", Apply(
-                "subtract", (Const(n - 1, INDEX), Var("k", INDEX)), INDEX), "f32")),)))
+            For("k", n, VECTOR, (Store("out", Var("k", INDEX), Load("row", index_apply("subtract", Const(n - 1, INDEX), Var("k", INDEX)), "f32")),)))
     kernel = Kernel("big", (Buffer("x", "f32", n), Buffer("out", "f32", n, "write")), (For("i", 1, PARALLEL, body),))
     with pytest.raises(HlocError, match="KiB of memory per row"):
         team_kernel(kernel, H100)
@@ -280,12 +280,12 @@ def test_ranges_of_positions():
         store = Store("out", position, Const(0.0, "f32"))
         return Kernel("k", (Buffer("out", "f32", 10, "write"),), (For("i", extent, PARALLEL, (store,)),))
     large = Const(1 << 22, INDEX)
-    assert fits(kernel(Apply("multiply", (i, two), INDEX)))
-    assert fits(kernel(Apply("divide", (Apply("subtract", (i, large), INDEX), two), INDEX)))
-    assert not fits(kernel(Apply("remainder", (Apply("multiply", (i, large), INDEX), two), INDEX)))     # on the way
+    assert fits(kernel(index_apply("multiply", i, two)))
+    assert fits(kernel(index_apply("divide", index_apply("subtract", i, large), two)))
+    assert not fits(kernel(Apply("remainder", (index_apply("multiply", i, large), two), INDEX)))     # on the way
     assert not fits(kernel(Apply("convert", (Const(1, "s32"),), INDEX)))
     assert not fits(kernel(i, 1 << 30))
-    assert not fits(kernel(Apply("divide", (two, i), INDEX)))                                           # by zero
+    assert not fits(kernel(index_apply("divide", two, i)))                                           # by zero
     for extent, index in ((1000, "int"), (1 << 30, "long")):
         text, _ = kernel_source(kernel(i, extent), "k", H100)
         assert f"for ({index} " in text

@@ -17,6 +17,7 @@ import hloc
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.elemental.tiling import FAR_BYTES
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -192,8 +193,8 @@ def test_which_copies_turn(body, calls):
     """Statements array[factor i + constant] = array[factor i + constant] in a loop over i < 64."""
     def place(text):
         factor, constant = re.fullmatch(r"(\d*) ?i(?: \+ (\d+))?", text).groups()
-        moved = Apply("multiply", (Var("i", INDEX), Const(int(factor or 1), INDEX)), INDEX)
-        return Apply("add", (moved, Const(int(constant or 0), INDEX)), INDEX)
+        moved = index_apply("multiply", Var("i", INDEX), Const(int(factor or 1), INDEX))
+        return index_apply("add", moved, Const(int(constant or 0), INDEX))
     stores = [Store(to, place(at), Load(source, place(start), "f16"))
               for to, at, source, start in re.findall(r"(\w)\[([^]]*)\] = (\w)\[([^]]*)\]", body)]
     printer = ExpressionPrinter()
@@ -387,7 +388,7 @@ def test_the_last_block_of_a_long_loop_may_be_short():
 @pytest.mark.parametrize("type, columns, calls", [("f16", 1000, 4), ("f16", 40, 2), ("f16", 7, 0), ("bf16", 1000, 0)])
 def test_loops_over_f16_convert_by_rows(type, columns, calls):
     i, j = Var("i", INDEX), Var("j", INDEX)
-    place = Apply("add", (Apply("multiply", (i, Const(columns, INDEX)), INDEX), j), INDEX)
+    place = index_apply("add", index_apply("multiply", i, Const(columns, INDEX)), j)
     value = Apply("tanh", (Apply("convert", (Load("x", place, type),), "f32"),), "f32")
     inner = For("j", columns, VECTOR, (Store("y", place, Apply("convert", (value,), type)),))
     buffers = (Buffer("x", type, 9 * columns), Buffer("y", type, 9 * columns, "write"))
@@ -513,9 +514,11 @@ def test_equal_kernels_have_equal_structure():
 def test_expressions_have_few_parentheses():
     i, x, y = Var("i", INDEX), Var("x", "f32"), Var("y", "f32")
     seven = Const(7, INDEX)
-    add = Apply("add", (Apply("multiply", (i, seven), INDEX), seven), INDEX)
+    add = index_apply("add", index_apply("multiply", i, seven), seven)
     assert expression(add) == "i * 7 + 7"
-    assert expression(Apply("multiply", (add, seven), INDEX)) == "(i * 7 + 7) * 7"
+    assert expression(index_apply("multiply", add, seven)) == "i * 49 + 49"
+    assert expression(Apply("remainder", (add, seven), INDEX)) == "(i * 7 + 7) % 7"
+    assert expression(index_apply("subtract", seven, index_apply("multiply", i, seven))) == "7 - i * 7"
     less = Apply("subtract", (x, Apply("subtract", (y, x), "f32")), "f32")
     assert expression(less) == "x - (y - x)"
     assert expression(Apply("negate", (Apply("negate", (x,), "f32"),), "f32")) == "- -x"

@@ -1,7 +1,8 @@
 """Positions as affine forms: the element that an iteration of a loop accesses, and the stride of the loop.
 
-In: INDEX expressions, and the forms of the names in them. Out: an Affine: a sum of integer multiples of atoms, and a
-constant. An atom is a name, or an expression that is not such a sum: a quotient, a remainder, a load.
+In: INDEX expressions, which are sums as they stand (ir.py), and the forms of the names in them. Out: an Affine: a sum
+of integer multiples of atoms, and a constant. An atom is a name, or an expression that is not such a sum: a quotient, a
+remainder, a load.
 
     known = forms([Let p = 32 i0])
     affine(p + i1 + 4, known)                      ->  32 i0 + i1 + 4
@@ -13,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from hloc.kernels.indexing import sum_of
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, For, Let, Load, Stmt, Var
+from hloc.kernels.indexing import sum_of, sum_parts
+from hloc.kernels.ir import INDEX, Expr, For, Let, Load, Stmt, Var
 from hloc.kernels.walks import parts, varying, walk
-
-SUMS = frozenset(["add", "subtract", "multiply"])
 
 
 class Affine(NamedTuple):
@@ -75,18 +74,12 @@ def of_names(factors: Mapping[str, int], constant: int = 0) -> Affine:
 
 def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine:
     """The form of an INDEX expression; unknown names stand for themselves."""
-    if isinstance(expr, Const):
-        return Affine({}, int(expr.value))
-    if isinstance(expr, Var):
-        return known.get(expr.name) or Affine({expr: 1})
-    if not isinstance(expr, Apply) or expr.type != INDEX or expr.op not in SUMS:
-        return Affine({expr: 1})
-    left, right = (affine(a, known) for a in expr.arguments)
-    if expr.op != "multiply":
-        return left.plus(right, 1 if expr.op == "add" else -1)
-    if left.terms and right.terms:
-        return Affine({expr: 1})
-    return left.scaled(right.constant) if left.terms else right.scaled(left.constant)
+    terms, constant = sum_parts(expr)
+    form = Affine({}, constant)
+    for atom, factor in terms:
+        named = known.get(atom.name) if isinstance(atom, Var) else None
+        form = form.plus(named or Affine({atom: 1}), factor)
+    return form
 
 
 def forms(statements: Iterable[Stmt], known: Mapping[str, Affine] | None = None) -> dict[str, Affine]:

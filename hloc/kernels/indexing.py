@@ -13,13 +13,11 @@ constants.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Var
+from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Var
 
-FOLDED = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.floordiv}
 VARIABLE, QUOTIENT, REMAINDER = "variable", "quotient", "remainder"
 
 
@@ -281,41 +279,60 @@ def coefficient_of(index: Index, name: str) -> int | None:
 
 
 def index_apply(op: str, a: Expr, b: Expr) -> Expr:
-    """a op b of add, subtract, multiply or divide, without operations on constants, zeros and ones."""
-    zero = Const(0, INDEX)
-    if isinstance(a, Const) and isinstance(b, Const) and op in FOLDED and not (op == "divide" and (
-            a.value < 0 or b.value < 1)):
-        return Const(FOLDED[op](a.value, b.value), INDEX)
-    if op == "add" and a == zero:
-        return b
-    if op == "multiply" and zero in (a, b):
-        return zero
-    if isinstance(b, Const):
-        if b.value == (1 if op in ("multiply", "divide") else 0):
+    """a op b of add, subtract, multiply or divide, without operations on constants and ones."""
+    if op in ("add", "subtract"):
+        return sum_of(((a, 1), (b, 1 if op == "add" else -1)), 0)
+    if op == "multiply" and (isinstance(a, Const) or isinstance(b, Const)):
+        return sum_of([(a, b.value) if isinstance(b, Const) else (b, a.value)], 0)
+    if op == "divide" and isinstance(b, Const) and b.value >= 1:
+        if b.value == 1:
             return a
-        if op == "add" and b.value < 0:
-            return Apply("subtract", (a, Const(-b.value, INDEX)), INDEX)
+        if isinstance(a, Const) and a.value >= 0:
+            return Const(a.value // b.value, INDEX)
     return Apply(op, (a, b), INDEX)
 
 
 def to_expr(index: Index) -> Expr:
     """The loop IR's expression of an index; all dividends are non-negative."""
-    terms = sorted(index.terms, key=lambda term: -abs(term[1]))
-    return sum_of(((_atom_expr(atom), factor) for atom, factor in terms), index.constant)
+    return sum_of(((_atom_expr(atom), factor) for atom, factor in index.terms), index.constant)
 
 
 def sum_of(terms: Iterable[tuple[Expr, int]], constant: int) -> Expr:
-    """The INDEX expression of the sum of (expression, factor) terms and a constant."""
-    result: Expr | None = None
-    for atom, factor in terms:
-        value = index_apply("multiply", atom, Const(abs(factor), INDEX))
-        if result is None:
-            result = value if factor > 0 else Apply("subtract", (Const(0, INDEX), value), INDEX)
-        else:
-            result = Apply("add" if factor > 0 else "subtract", (result, value), INDEX)
-    if result is None:
+    """The INDEX expression of the sum of (expression, factor) terms and a constant: sums in it become part of it."""
+    table: dict[Expr, int] = {}
+    for term, factor in terms:
+        atoms, more = sum_parts(term)
+        constant += more * factor
+        for atom, times in atoms:
+            table[atom] = table.get(atom, 0) + times * factor
+    kept = sorted(((atom, factor) for atom, factor in table.items() if factor), key=_rank)
+    if not kept:
         return Const(constant, INDEX)
-    return index_apply("add", result, Const(constant, INDEX))
+    if constant == 0 and len(kept) == 1 and kept[0][1] == 1:
+        return kept[0][0]
+    return Apply(SUM, tuple(atom for atom, _ in kept), INDEX, (*(factor for _, factor in kept), constant))
+
+
+def sum_parts(expr: Expr) -> tuple[Iterable[tuple[Expr, int]], int]:
+    """The (atom, factor) terms of an INDEX expression, and its constant."""
+    if isinstance(expr, Const):
+        return (), int(expr.value)
+    if isinstance(expr, Apply) and expr.op == SUM:
+        return zip(expr.arguments, expr.immediate), expr.immediate[-1]
+    return ((expr, 1),), 0
+
+
+def operations_of(expr: Apply) -> int:
+    """The additions and multiplications of an INDEX expression itself, not of its operands; 1 for other operations."""
+    if expr.op != SUM:
+        return 1
+    *factors, constant = expr.immediate
+    return len(factors) - 1 + sum(abs(f) != 1 for f in factors) + bool(constant)
+
+
+def _rank(term: tuple[Expr, int]) -> tuple[int, bool, str]:
+    """The order of a sum's terms: large strides first, then variables last, by name of variable, operation or array."""
+    return -abs(term[1]), isinstance(term[0], Var), term[0][0]
 
 
 def _atom_expr(atom: Atom) -> Expr:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, If, Last, Let, Load, Stmt, Var, While
+from hloc.kernels.indexing import sum_of, sum_parts
+from hloc.kernels.ir import INDEX, SUM, VECTOR, Apply, Const, Expr, For, If, Last, Let, Load, Stmt, Var, While
 
 LIMIT = 1 << 30                 # a grid's step may be added before a loop ends
 
@@ -29,12 +30,25 @@ def value_of(expr: Expr, known: Mapping[str, Interval]) -> Interval:
         if expr.name not in known:
             raise Unknown
         return known[expr.name]
+    if isinstance(expr, Apply) and expr.op == SUM:
+        return _sum(expr, known)
     if not isinstance(expr, Apply) or expr.op not in RULES:
         raise Unknown
     if expr.op == "select":
         look(expr.arguments[0], known)
         return _union(*(value_of(a, known) for a in expr.arguments[1:]))
     return small(RULES[expr.op](*(value_of(a, known) for a in expr.arguments)))
+
+
+def _sum(expr: Apply, known: Mapping[str, Interval]) -> Interval:
+    """Of all parts of a sum that a compiler may compute on its way."""
+    *factors, constant = expr.immediate
+    low, high = small((constant, constant))
+    for atom, factor in zip(expr.arguments, factors):
+        ends = sorted(end * factor for end in value_of(atom, known))
+        low, high = low + ends[0], high + ends[1]
+        small((min(ends[0], low), max(ends[1], high)))
+    return low, high
 
 
 def look(expr: Expr, known: Mapping[str, Interval]) -> None:
@@ -79,7 +93,6 @@ def _remainder(a: Interval, b: Interval) -> Interval:
 
 
 RULES: dict[str, Callable] = {
-    "add": _corners(lambda x, y: x + y), "subtract": _corners(lambda x, y: x - y),
     "multiply": _corners(lambda x, y: x * y), "minimum": _corners(min), "maximum": _corners(max),
     "divide": _quotient, "remainder": _remainder, "select": _union,
 }
@@ -111,11 +124,14 @@ class Known(dict[str, Interval]):
         if last is not None:
             self[loop.name] = (0, max(0, last - 1))
         for most in self.lesser.get(loop.extent.name, ()) if isinstance(loop.extent, Var) else ():
-            if isinstance(most, Apply) and most.op == "subtract":
-                whole, first = interval(most.arguments[0], self), interval(most.arguments[1], self)
-                if whole and first:
-                    place = Apply("add", (most.arguments[1], Var(loop.name, INDEX)), INDEX)
-                    self.sums[place] = (first[0], max(first[0], whole[1] - 1))
+            terms, constant = sum_parts(most)
+            terms = tuple(terms)
+            behind = [(atom, factor) for atom, factor in terms if factor > 0]
+            before = [(atom, -factor) for atom, factor in terms if factor < 0]
+            whole, first = interval(sum_of(behind, constant), self), interval(sum_of(before, 0), self)
+            if before and whole and first:
+                place = sum_of([*before, (Var(loop.name, INDEX), 1)], 0)
+                self.sums[place] = (first[0], max(first[0], whole[1] - 1))
 
 
 Change = Callable[[Stmt, Known, bool], tuple[Stmt, ...]]

@@ -11,6 +11,10 @@ Rules (hloc/kernels/verify.py checks them)
 - Load and Store take one flat position in elements. Storage types narrower than a computation type (bf16, f16, f8*,
   s4 ...) are loaded and selected as they are: arithmetic on them goes through Apply("convert", ...) to f32 (or s32)
   and back, put there by the lowering, so that printers have no rounding rules of their own.
+- A sum of multiples of INDEX is one Apply("sum", atoms, INDEX, (the factor of each atom ..., constant)), with the atoms
+  by falling factors: no two alike, none of them a sum or a constant. So positions are affine forms as they stand
+  (kernels/affine.py). `indexing.sum_of` and `index_apply` make them; INDEX has no other addition, and `multiply` is of
+  two atoms.
 - Apply names an op: for HLO element types a scalar function of hloc/targets/c/scalar.h ("add", "tanh", "compare_lt",
   "convert", "select" ...); for INDEX the arithmetic of INDEX_OPS. `convert`'s source type is its argument's type;
   between INDEX and s32/s64/u32... `convert` is a plain cast.
@@ -24,7 +28,8 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 INDEX = "index"
-INDEX_OPS = frozenset(["add", "subtract", "multiply", "divide", "remainder", "minimum", "maximum", "compare_eq",
+SUM = "sum"
+INDEX_OPS = frozenset([SUM, "multiply", "divide", "remainder", "minimum", "maximum", "compare_eq",
                        "compare_ne", "compare_lt", "compare_le", "compare_gt", "compare_ge", "select", "opaque"])
 
 PARALLEL, SERIAL, VECTOR = "parallel", "serial", "vector"
@@ -54,7 +59,8 @@ class Load(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """A pure scalar operation; `immediate` holds compile-time integers (reduce_precision's bit counts)."""
+    """A pure scalar operation; `immediate` holds compile-time integers (reduce_precision's bit counts, the factors and
+    the constant of a sum)."""
 
     op: str
     arguments: tuple[Expr, ...]

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 
 from hloc.kernels import indexing
 from hloc.kernels.builder import Builder
-from hloc.kernels.indexing import Atom, Index
+from hloc.kernels.indexing import Atom, Index, index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const
 from hloc.machine import Machine
 
@@ -217,7 +217,7 @@ def block_loop(builder: Builder, extent: int, block: int, number: Index, kind: s
         with builder.loop(block, kind) as offset:
             yield indexing.add(start, offset)
         return
-    rest = Apply("subtract", (Const(extent, INDEX), builder.position(start)), INDEX)
+    rest = index_apply("subtract", Const(extent, INDEX), builder.position(start))
     length = builder.bind_index(Apply("minimum", (Const(block, INDEX), rest), INDEX), 1, block)
     with builder.loop(builder.position(length), kind, high=block - 1) as offset:
         yield builder.bind_index(builder.position(indexing.add(start, offset)), 0, extent - 1)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from hloc.ir import WindowDim
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
-from hloc.kernels.indexing import Index
+from hloc.kernels.indexing import Index, index_apply
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr
 
 SHORTEST_SLIDE = 16             # columns of a window that moves along them
@@ -70,9 +70,9 @@ class Columns:
                 yield indexing.shift(offset, begin.value)
             return
         begin = b.let(begin, "p")
-        length = b.let(Apply("subtract", (stop, begin), INDEX), "p")
+        length = b.let(index_apply("subtract", stop, begin), "p")
         with b.loop(length, VECTOR, high=min(room, end - first) - 1) as offset:
-            column = Apply("add", (begin, b.position(offset)), INDEX)
+            column = index_apply("add", begin, b.position(offset))
             # never a constant: loads would be hoisted out of the loop, which may have no iterations
             yield b.bind_index(column, first, max(first + 1, end - 1))
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hloc.kernels.indexing import sum_of, sum_parts
 from hloc.kernels.ir import (
     INDEX,
     INDEX_OPS,
     PARALLEL,
     SERIAL,
+    SUM,
     VECTOR,
     Apply,
     Assign,
@@ -88,6 +90,9 @@ class _Verifier:
         self.check(len(set(values)) == 1, "arguments differ in type", expr)
         if values[0] == INDEX:
             self.check(expr.op in INDEX_OPS, "not an index operation", expr)
+            self.check(expr.op != SUM or sum_of(*sum_parts(expr)) == expr, "not as indexing.sum_of makes it", expr)
+            self.check(expr.op != "multiply" or not any(isinstance(a, Const) for a in expr.arguments),
+                       "a multiple that is not a sum", expr)
         else:
             self.check(takes_stored(expr.op) or not is_narrow(values[0]), "arithmetic on a storage type", expr)
         self.check(expr.type == result_type(expr.op, types), "not the type that this operation gives", expr)

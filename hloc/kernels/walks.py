@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from hloc.kernels.indexing import sum_of
 from hloc.kernels.ir import (
+    SUM,
     VECTOR,
     Apply,
     Assign,
@@ -100,6 +102,8 @@ def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """An expression with changed operands: the position of a Load, the arguments of an Apply."""
     if isinstance(expr, Load):
         return expr._replace(position=change(expr.position))
+    if isinstance(expr, Apply) and expr.op == SUM:
+        return sum_of(zip(map(change, expr.arguments), expr.immediate), expr.immediate[-1])
     if isinstance(expr, Apply):
         return expr._replace(arguments=tuple(map(change, expr.arguments)))
     return expr

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load, Var
+from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Load, Var
 from hloc.kernels.scalars import computation_type, is_narrow
 
 SIMPLE_TYPES = {INDEX: "long", "f32": "float", "f64": "double", "s32": "int", "u32": "unsigned"}
@@ -24,7 +24,7 @@ INFIX = {"add": ("+", 12), "subtract": ("-", 12), "multiply": ("*", 13), "divide
 COMPARISONS = {"compare_eq": ("==", 9), "compare_ne": ("!=", 9), "compare_lt": ("<", 10), "compare_le": ("<=", 10),
                "compare_gt": (">", 10), "compare_ge": (">=", 10)}
 PREDICATES = {"and": ("&", 8), "or": ("|", 6), "xor": ("^", 7)}
-ATOM, UNARY, COMPARED, TERNARY = 16, 14, 11, 2
+ATOM, UNARY, PRODUCT, ADDITION, COMPARED, TERNARY = 16, 14, 13, 12, 11, 2
 ROUNDED = frozenset(                      # rounding an f32 to it and back is one function
     name for name, type in ELEMENT_TYPES.items() if type.kind == "float" and is_narrow(name))
 EXACT_IN_BF16 = frozenset(["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2", "f8e5m2fnuz", "s8",
@@ -85,6 +85,8 @@ class ExpressionPrinter:
             return expr.name, ATOM
         if isinstance(expr, Load):
             return f"{expr.buffer}[{self.expression(expr.position)}]", ATOM
+        if expr.op == SUM:
+            return self._sum(expr)
         if expr.op == "convert":
             return self._convert(expr.arguments[0], expr.type)
         if expr.op == "convert_held":
@@ -99,6 +101,18 @@ class ExpressionPrinter:
             a, b = (self.inside(x, COMPARED) for x in expr.arguments)
             return f"({a} {'<' if expr.op == 'minimum' else '>'} {b} ? {a} : {b})", ATOM
         return self._infix(expr) or (self._function(expr), ATOM)
+
+    def _sum(self, expr: Apply) -> tuple[str, int]:
+        """A sum of positions: one that falls with its largest stride begins with its constant."""
+        *factors, constant = expr.immediate
+        text = str(constant) if factors[0] < 0 else ""
+        for atom, factor in zip(expr.arguments, factors):
+            sign = " - " if factor < 0 else " + " if text else ""
+            text += sign + self.inside(atom, PRODUCT) + (f" * {abs(factor)}" if abs(factor) != 1 else "")
+        if constant and factors[0] > 0:
+            text += f" {'-' if constant < 0 else '+'} {abs(constant)}"
+        is_product = len(factors) == 1 and factors[0] > 0 and not constant
+        return text, PRODUCT if is_product else ADDITION
 
     def _select(self, which: Expr, yes: Expr, no: Expr) -> tuple[str, int]:
         """`which ? yes : no`. An integer to which a constant is added if it is negative, as for indices, is an addition

@@ -284,6 +284,7 @@ def comment(lines: Iterable[str]) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    text = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
     text = text.replace("\\", "/").replace("*/", "* /").replace("/*", "/ *")
     return re.sub(r"\?(?=\?)", "? ", text)                 # no trigraphs either

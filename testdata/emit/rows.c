@@ -152,7 +152,7 @@ void f3_2(void *const *buffers, long begin, long end) {
   float *out0 = (float *)buffers[2];
   (void)begin, (void)end;
   float transposed0[1280] __attribute__((aligned(64)));
-  const long p0 = (128 < 120 - 0 ? 128 : 120 - 0);
+  const long p0 = (128 < 120 ? 128 : 120);
   for (long i0 = 0; i0 < p0; i0++) {
     transposed0[i0] = in0[i0 * 10];
     transposed0[i0 + 128] = in0[i0 * 10 + 1];

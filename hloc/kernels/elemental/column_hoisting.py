@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import gcd
 
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -182,10 +183,10 @@ class Tables:
     def blocks(self, rows: For, lets: tuple[Let, ...], block: int) -> For:
         """The loop over blocks: the tables, and then the rows."""
         number, place = Var(f"{rows.name}_block", INDEX), Var(f"{rows.name}_place", INDEX)
-        start = Let(f"{rows.name}_first", Apply("multiply", (number, Const(block, INDEX)), INDEX))
+        start = Let(f"{rows.name}_first", index_apply("multiply", number, Const(block, INDEX)))
         slow = [with_expressions(let, lambda e: _with_row(e, rows.name, Var(start.name, INDEX)))
                 for let in lets if let.name not in self.fast]
-        here = Let(rows.name, Apply("add", (Var(start.name, INDEX), place), INDEX))
+        here = Let(rows.name, index_apply("add", Var(start.name, INDEX), place))
         each = (here, *(let for let in lets if let.name in self.fast), self.reading())
         body = (start, *slow, *self.locals(), self.filling(), For(place.name, block, SERIAL, each))
         return rows._replace(name=number.name, extent=rows.extent // block, body=body)

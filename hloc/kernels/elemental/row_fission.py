@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -86,10 +87,10 @@ def _is_place(value: Expr, cheap: set[str]) -> bool:
 def _blocks(rows: For, row: Row) -> For:
     """The loop over blocks: a vector loop that fills Local arrays, and the rows, which read them."""
     block = Var(f"{rows.name}_block", INDEX)
-    start = Apply("multiply", (block, Const(BLOCK, INDEX)), INDEX)
-    rest = Apply("subtract", (Const(rows.extent, INDEX), start), INDEX)
+    start = index_apply("multiply", block, Const(BLOCK, INDEX))
+    rest = index_apply("subtract", Const(rows.extent, INDEX), start)
     place = Var(f"{rows.name}_place", INDEX)
-    here = Let(rows.name, Apply("add", (start, place), INDEX))
+    here = Let(rows.name, index_apply("add", start, place))
     values = {let.name: _stored(let.value) for let in row.lets if let.name in row.kept}
     arrays = [Local(f"{name}_row", value.type, BLOCK) for name, value in values.items()]
     fill = [Store(f"{name}_row", place, value) for name, value in values.items()]

@@ -19,6 +19,7 @@ import numpy as np
 from hloc.ir import ELEMENT_TYPES, Instruction, array, numpy_dtype
 from hloc.kernels.ir import (
     INDEX,
+    SUM,
     Apply,
     Assign,
     Atomic,
@@ -44,7 +45,7 @@ from hloc.ops.table import OPS
 
 NEAR = 1 << 15          # largest magnitude for which `..._is_near` holds; the C functions have their own bounds
 INDEX_MEANING: dict[str, Callable] = {
-    "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
+    "multiply": lambda a, b: a * b,
     "divide": lambda a, b: int(a / b) if abs(a) < 1 << 50 else a // b, "remainder": lambda a, b: a - b * int(a / b),
     "minimum": min, "maximum": max, "opaque": lambda a: a, "compare_eq": lambda a, b: a == b,
     "compare_ne": lambda a, b: a != b, "compare_lt": lambda a, b: a < b, "compare_le": lambda a, b: a <= b,
@@ -154,6 +155,9 @@ def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int
         return lambda value: np.float32(narrow(value))
     if op == "convert" and INDEX in (arguments[0], type):
         return int if type == INDEX else lambda value: numpy_dtype(type).type(value)
+    if op == SUM:
+        *factors, constant = immediate
+        return lambda *values: constant + sum(value * factor for value, factor in zip(values, factors))
     if arguments[-1] == INDEX and op in INDEX_MEANING:
         return INDEX_MEANING[op]
     if op == "bits_read":

@@ -17,6 +17,7 @@ from hloc.errors import printable
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import (
     INDEX,
+    SUM,
     Apply,
     Assign,
     Atomic,
@@ -39,8 +40,8 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.operations import result_type
 
-ATOM, PRODUCT, SUM, COMPARISON = 4, 3, 2, 1
-INFIX = {"add": ("+", SUM), "subtract": ("-", SUM), "multiply": ("*", PRODUCT), "divide": ("/", PRODUCT),
+ATOM, PRODUCT, ADDITION, COMPARISON = 4, 3, 2, 1
+INFIX = {"add": ("+", ADDITION), "subtract": ("-", ADDITION), "multiply": ("*", PRODUCT), "divide": ("/", PRODUCT),
          "remainder": ("%", PRODUCT), "compare_eq": ("==", COMPARISON), "compare_ne": ("!=", COMPARISON),
          "compare_lt": ("<", COMPARISON), "compare_le": ("<=", COMPARISON), "compare_gt": (">", COMPARISON),
          "compare_ge": (">=", COMPARISON)}
@@ -83,8 +84,8 @@ def _head(s: For | While | Last) -> str:
     if isinstance(s, While):
         return f"while {expression_text(s.condition)}"
     if isinstance(s, Last):
-        return f"last({s.count}, {s.groups}) {_inside(s.position, SUM)}"
-    extent = str(s.extent) if isinstance(s.extent, int) else _inside(s.extent, SUM)
+        return f"last({s.count}, {s.groups}) {_inside(s.position, ADDITION)}"
+    extent = str(s.extent) if isinstance(s.extent, int) else _inside(s.extent, ADDITION)
     return f"{s.kind}{f'({s.lanes})' if s.lanes else ''} {s.name} < {extent}"
 
 
@@ -124,12 +125,28 @@ def _print(expr: Expr) -> tuple[str, int]:
         return expr.name, ATOM
     if isinstance(expr, Load):
         return f"{expr.buffer}[{expression_text(expr.position)}]", ATOM
+    if expr.op == SUM:
+        return _sum(expr)
     types = [a.type for a in expr.arguments]
     if expr.op in INFIX and len(types) == 2 and expr.type == result_type(expr.op, types):
         sign, strength = INFIX[expr.op]
-        left = max(strength, SUM)                              # a comparison compares sums
+        left = max(strength, ADDITION)                              # a comparison compares sums
         return f"{_inside(expr.arguments[0], left)} {sign} {_inside(expr.arguments[1], strength + 1)}", strength
     return _call(expr, types), ATOM
+
+
+def _sum(expr: Apply) -> tuple[str, int]:
+    """A sum: one that falls with its largest stride begins with its constant."""
+    *factors, constant = expr.immediate
+    text = str(constant) if factors[0] < 0 else ""
+    for atom, factor in zip(expr.arguments, factors):
+        times = f" * {abs(factor)}" if abs(factor) != 1 else ""
+        sign = " - " if factor < 0 else " + " if text else ""
+        text += sign + _inside(atom, PRODUCT) + times
+    if constant and factors[0] > 0:
+        text += f" {'-' if constant < 0 else '+'} {abs(constant)}"
+    is_product = len(factors) == 1 and factors[0] > 0 and not constant
+    return text, PRODUCT if is_product else ADDITION
 
 
 def _call(expr: Apply, types: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput
 
 from hloc.errors import ParseError, Source, Span
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     Apply,
@@ -209,6 +210,8 @@ class _Reader:
         left, sign, right = node.children
         arguments = self.expression(left), self.expression(right)
         op = OF_SIGN[str(sign)]
+        if arguments[0].type == arguments[1].type == INDEX and op in ("add", "subtract", "multiply"):
+            return index_apply(op, *arguments)
         return Apply(op, arguments, result_type(op, [a.type for a in arguments]))
 
     def call(self, node: Tree) -> Apply:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, If, Kernel, Let, Stmt, Var, While
 
 LONG = 10_000_000               # statements, of a nanosecond or a few each: then it is time to look
@@ -53,11 +54,11 @@ def in_blocks(s: For, block: int) -> For:
     """The loop, a look before each `block` iterations."""
     start, inside = Var(f"{s.name}_block", INDEX), Var(f"{s.name}_in", INDEX)
     extent = Const(s.extent, INDEX) if isinstance(s.extent, int) else s.extent
-    blocks = Apply("divide", (Apply("add", (extent, Const(block - 1, INDEX)), INDEX), Const(block, INDEX)), INDEX)
-    first = Apply("multiply", (start, Const(block, INDEX)), INDEX)
-    left = Apply("subtract", (extent, first), INDEX)
+    blocks = index_apply("divide", index_apply("add", extent, Const(block - 1, INDEX)), Const(block, INDEX))
+    first = index_apply("multiply", start, Const(block, INDEX))
+    left = index_apply("subtract", extent, first)
     loop = For(inside.name, Apply("minimum", (left, Const(block, INDEX)), INDEX), s.kind,
-               (Let(s.name, Apply("add", (first, inside), INDEX)), *s.body), s.lanes)
+               (Let(s.name, index_apply("add", first, inside)), *s.body), s.lanes)
     count = math.ceil(s.extent / block) if isinstance(s.extent, int) else blocks
     return For(start.name, count, SERIAL, (InterruptCheck(), loop))
 

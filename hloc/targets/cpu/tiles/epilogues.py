@@ -17,9 +17,11 @@ from math import prod
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import index_apply, sum_of, sum_parts
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
+    SUM,
     VECTOR,
     Apply,
     Buffer,
@@ -166,7 +168,7 @@ def _in_groups(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, ty
     j, start, left, size = Var("j", INDEX), Var("start", INDEX), Var("left", INDEX), Const(VECTOR_LANES, INDEX)
     shared = by_numbers([*of_row, *widened], halves)
     here = _plus(start, j)
-    row = _plus(Apply("multiply", (i, stride), INDEX), start)
+    row = _plus(index_apply("multiply", i, stride), start)
 
     def loop(extent: int | Var, acc: Load) -> For:
         def change(expr: Expr) -> Expr:
@@ -176,13 +178,13 @@ def _in_groups(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, ty
     groups = row_in_groups(whole, halves)
     if groups == (whole,):
         return []
-    count = Apply("divide", (columns, size), INDEX)
+    count = index_apply("divide", columns, size)
     copy = For("j", left, VECTOR, (Store("last", j, Load("sums", _plus(row, j), total)),))
     part = part_of_group(loop(left, Load("last", j, total)), halves, frozenset(["last"]), VECTOR_LANES)
-    done = Apply("multiply", (count, size), INDEX)
+    done = index_apply("multiply", count, size)
     return [*shared,
-            For("group", count, SERIAL, (Let("start", Apply("multiply", (Var("group", INDEX), size), INDEX)), *groups)),
-            Let("start", done), Let("left", Apply("subtract", (columns, start), INDEX)),
+            For("group", count, SERIAL, (Let("start", index_apply("multiply", Var("group", INDEX), size)), *groups)),
+            Let("start", done), Let("left", index_apply("subtract", columns, start)),
             If(Apply("compare_gt", (left, Const(0, INDEX)), "pred"), (Local("last", total, VECTOR_LANES), copy, *part))]
 
 
@@ -215,7 +217,7 @@ def with_changes(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> 
 
 
 def _plus(a: Expr, b: Expr) -> Expr:
-    return Apply("add", (a, b), INDEX)
+    return index_apply("add", a, b)
 
 
 # -- sizes become names ------------------------------------------------------------------------------------------------
@@ -226,6 +228,11 @@ def _named(value: Expr, sizes: dict[int, str]) -> Expr:
         if value.type != INDEX or abs(value.value) <= SMALL:
             return value
         return Var(sizes.setdefault(value.value, f"n{len(sizes)}"), INDEX)
+    if isinstance(value, Apply) and value.op == SUM:
+        terms, constant = sum_parts(value)
+        whole = _named(Const(constant, INDEX), sizes)
+        return sum_of([*((index_apply("multiply", _named(atom, sizes), _named(Const(factor, INDEX), sizes)), 1)
+                         for atom, factor in terms), (whole, 1)], 0)
     if isinstance(value, Apply) and value.type == INDEX and value.op in ("divide", "remainder"):
         return value._replace(arguments=(_named(value.arguments[0], sizes), value.arguments[1]))
     return with_parts(value, lambda part: _named(part, sizes))

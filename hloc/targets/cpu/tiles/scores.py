@@ -12,7 +12,8 @@ import hashlib
 from typing import NamedTuple
 
 from hloc.kernels.attention.score_masks import is_needed, loads_of, mask_of, names_in
-from hloc.kernels.ir import INDEX, Apply, Expr, Let, Tile, Var
+from hloc.kernels.indexing import sum_parts
+from hloc.kernels.ir import INDEX, Expr, Let, Tile, Var
 from hloc.targets.c_function import c_function
 from hloc.targets.cpu.tiles.epilogues import Epilogue, with_names
 from hloc.targets.printer import C, StatementPrinter, buffer_declarations
@@ -111,9 +112,5 @@ def _walks(position: Expr, statements: tuple) -> bool:
 
 def _is_row_itself(position: Expr) -> bool:
     """row, or row plus an expression that does not depend on it."""
-    if isinstance(position, Var):
-        return position.name == "row"
-    if isinstance(position, Apply) and position.type == INDEX and position.op == "add":
-        holding = [a for a in position.arguments if "row" in names_in(a, {})]
-        return len(holding) == 1 and _is_row_itself(holding[0])
-    return False
+    holding = [(atom, factor) for atom, factor in sum_parts(position)[0] if "row" in names_in(atom, {})]
+    return holding == [(Var("row", INDEX), 1)]

@@ -9,12 +9,11 @@ multiplications wrap around, so the low 32 bits are exact.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, For, If, Kernel, Let, Load, Stmt, Var
+from hloc.kernels.ir import INDEX, SUM, VECTOR, Apply, Const, Expr, For, If, Kernel, Let, Load, Stmt, Var
 from hloc.kernels.walks import parts, with_expressions, with_parts
 from hloc.machine import Machine
-
-WRAPPING = frozenset(["add", "subtract", "multiply"])
 
 
 def address_narrowing(kernel: Kernel, machine: Machine) -> Kernel:
@@ -58,8 +57,20 @@ def _narrow(expr: Expr) -> Expr:
     """The low 32 bits of a position."""
     if isinstance(expr, Const):
         return Const((expr.value + (1 << 31)) % (1 << 32) - (1 << 31), "s32")
-    if isinstance(expr, Apply) and expr.type == INDEX and expr.op in WRAPPING:
+    if isinstance(expr, Apply) and expr.op == SUM:
+        *factors, constant = expr.immediate
+        terms = [_times(_narrow(atom), abs(factor)) for atom, factor in zip(expr.arguments, factors)]
+        if constant:
+            terms.append(_narrow(Const(constant, INDEX)))
+        first = terms[0] if factors[0] > 0 else Apply("subtract", (Const(0, "s32"), terms[0]), "s32")
+        signs = ["add" if factor > 0 else "subtract" for factor in (*factors[1:], 1)]
+        return reduce(lambda total, term: Apply(term[0], (total, term[1]), "s32"), zip(signs, terms[1:]), first)
+    if isinstance(expr, Apply) and expr.type == INDEX and expr.op == "multiply":
         return Apply(expr.op, tuple(_narrow(a) for a in expr.arguments), "s32")
     if isinstance(expr, Apply) and expr.op == "convert" and expr.arguments[0].type == "s32":
         return expr.arguments[0]
     return Apply("convert", (expr,), "s32")
+
+
+def _times(expr: Expr, factor: int) -> Expr:
+    return expr if factor == 1 else Apply("multiply", (expr, _narrow(Const(factor, INDEX))), "s32")

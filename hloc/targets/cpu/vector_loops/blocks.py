@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Const, Expr, For, If, Let, Local, Stmt, Var
 from hloc.kernels.walks import expressions, parts, walk
 
@@ -35,12 +36,12 @@ def over_blocks(loop: For, arrays: Mapping[str, str], loops: Iterable[Stmt]) -> 
         return (*locals, *(_within(loop, s, None, count) for s in loops))
     total = Const(count, INDEX) if isinstance(count, int) else count
     first = Let(f"{loop.name}_first",
-                Apply("multiply", (Var(f"{loop.name}_block", INDEX), Const(BLOCK, INDEX)), INDEX))
+                index_apply("multiply", Var(f"{loop.name}_block", INDEX), Const(BLOCK, INDEX)))
     start = Var(first.name, INDEX)
     left: int | Expr = BLOCK
     if not isinstance(count, int) or count % BLOCK:
-        left = Apply("minimum", (Const(BLOCK, INDEX), Apply("subtract", (total, start), INDEX)), INDEX)
-    blocks = Apply("divide", (Apply("add", (total, Const(BLOCK - 1, INDEX)), INDEX), Const(BLOCK, INDEX)), INDEX)
+        left = Apply("minimum", (Const(BLOCK, INDEX), index_apply("subtract", total, start)), INDEX)
+    blocks = index_apply("divide", index_apply("add", total, Const(BLOCK - 1, INDEX)), Const(BLOCK, INDEX))
     blocks = -(-count // BLOCK) if isinstance(count, int) else blocks
     return (For(f"{loop.name}_block", blocks, SERIAL, (*locals, first,
                                                                 *(_within(loop, s, start, left) for s in loops))),)
@@ -53,6 +54,6 @@ def _within(loop: For, s: Stmt, start: Var | None, extent: int | Expr) -> Stmt:
     if not isinstance(s, For) or s.name == loop.name:
         return s
     lane = Var(s.name, INDEX)
-    here = Let(loop.name, Apply("add", (start, lane), INDEX) if start else lane)
+    here = Let(loop.name, index_apply("add", start, lane) if start else lane)
     is_read = any(isinstance(e, Var) and e.name == loop.name for b in walk(s.body) for e in parts(expressions(b)))
     return s._replace(extent=extent, body=(here, *s.body) if is_read else s.body)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, Let, Var
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Const, For, Let, Var
 from hloc.targets.cpu.program.interrupt_checks import InterruptCheck
 from hloc.targets.cpu.vector_loops.function_calls import function_call
 from hloc.targets.cpu.vector_loops.half_conversion import FUNCTIONS, ROUNDING, SINGLE, row_call
@@ -52,8 +53,8 @@ class RowPrinter(StatementPrinter):
         moved, rest = Var(f"{s.name}_moved{next(self.numbers)}", INDEX), Var(f"{s.name}_rest", INDEX)
         self.line(indent, f"const long {moved.name} = {call};")
         total = Const(s.extent, INDEX) if isinstance(s.extent, int) else s.extent
-        left = Apply("subtract", (total, moved), INDEX)
-        return For(rest.name, left, SERIAL, (Let(s.name, Apply("add", (moved, rest), INDEX)), *s.body))
+        left = index_apply("subtract", total, moved)
+        return For(rest.name, left, SERIAL, (Let(s.name, index_apply("add", moved, rest)), *s.body))
 
     def stop(self, s: InterruptCheck, indent: int) -> None:
         self.line(indent, "if (HLOC_STOPS()) return;")

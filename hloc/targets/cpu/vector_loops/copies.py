@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hloc.kernels.affine import Affine, affine, forms, of_names
-from hloc.kernels.ir import Expr, For, Let, Load, Stmt, Store
+from hloc.kernels.affine import Affine, affine, forms
+from hloc.kernels.ir import INDEX, Const, Expr, For, Let, Load, Stmt, Store
 from hloc.targets.c_expressions import ExpressionPrinter
 
 
@@ -43,4 +43,5 @@ def length_of(inner: For, outer: For, known: Mapping[str, Affine]) -> int | Expr
 
 def pointer(buffer: str, form: Affine, printer: ExpressionPrinter) -> str:
     """The C expression for that position in a buffer."""
-    return printer.expression((of_names({buffer: 1}) + form).expression())
+    place = form.expression()
+    return buffer if place == Const(0, INDEX) else f"{buffer} + {printer.expression(place)}"

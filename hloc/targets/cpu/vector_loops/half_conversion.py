@@ -104,13 +104,11 @@ def _is_short(loop: For, halves: frozenset[str]) -> bool:
 
 def _by_instructions(expr: Expr) -> Expr:
     """An expression outside of VECTOR loops, with single conversions of f16."""
-    if isinstance(expr, Load):
-        return expr._replace(position=_by_instructions(expr.position))
-    if not isinstance(expr, Apply):
-        return expr
+    changed = with_parts(expr, _by_instructions)
+    if not isinstance(expr, Apply) or expr.op != "convert":
+        return changed
     op = {("f16", "f32"): "widen", ("f32", "f16"): "narrow"}.get((expr.arguments[0].type, expr.type))
-    return expr._replace(op=op if op and expr.op == "convert" else expr.op,
-                         arguments=tuple(map(_by_instructions, expr.arguments)))
+    return changed._replace(op=op) if op else changed
 
 
 def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -287,9 +285,9 @@ class _Loop:
             if whole or loop.extent <= size:
                 return whole or self.pass_over(Const(0, INDEX), counter, loop.extent, body)
         block, place = f"{loop.name}_block", Var(f"{loop.name}_place", INDEX)
-        start = Apply("multiply", (Var(block, INDEX), Const(size, INDEX)), INDEX)
+        start = index_apply("multiply", Var(block, INDEX), Const(size, INDEX))
         extent = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
-        rest = Apply("subtract", (extent, start), INDEX)
+        rest = index_apply("subtract", extent, start)
         last = Let(f"{loop.name}_count", Apply("minimum", (Const(size, INDEX), rest), INDEX))
         is_even = isinstance(loop.extent, int) and loop.extent % size == 0
         count = size if is_even else Var(last.name, INDEX)
@@ -313,7 +311,7 @@ class _Loop:
     def moved(self, body: tuple[Stmt, ...], start: Expr, place: Var) -> tuple[Stmt, ...]:
         """The loop's statements for the element `place` after `start`."""
         counter = Var(self.loop.name, INDEX)
-        return (Let(counter.name, Apply("add", (start, place), INDEX)),
+        return (Let(counter.name, index_apply("add", start, place)),
                 *(_at(s, self.arrays, counter, place) for s in body))
 
     @property

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hloc.kernels.affine import Affine, affine, forms
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -260,11 +261,11 @@ class _Groups:
 
     @property
     def first(self) -> Expr:
-        return Apply("multiply", (Var(f"{self.loop.name}_group", INDEX), Const(self.lanes, INDEX)), INDEX)
+        return index_apply("multiply", Var(f"{self.loop.name}_group", INDEX), Const(self.lanes, INDEX))
 
     @property
     def place(self) -> Expr:
-        return Apply("add", (self.first, self.lane), INDEX)
+        return index_apply("add", self.first, self.lane)
 
     def is_group(self, buffer: str) -> bool:
         """Whether a row is as short as a group."""
@@ -285,7 +286,7 @@ class _Groups:
         if expr.op == "select" and not all(self.is_safe(a) for a in expr.arguments[1:]):
             condition, *choices = expr.arguments
             return expr._replace(arguments=(self.value(condition), *(self.named(c) for c in choices)))
-        return expr._replace(arguments=tuple(self.value(a) for a in expr.arguments))
+        return with_parts(expr, self.value)
 
     def rounded(self, inner: Expr) -> Load:
         """A rounded value, in an array of one group; a row in memory is rounded directly from there."""
@@ -298,7 +299,7 @@ class _Groups:
             self.round(array, array.buffer, self.lane)
             return array
         array = self.array("f32")
-        place = Apply("add", (Apply("add", (base, self.first), INDEX), self.lane), INDEX)
+        place = index_apply("add", index_apply("add", base, self.first), self.lane)
         self.round(value._replace(position=place), array.buffer, self.lane)
         return array
 
@@ -324,7 +325,7 @@ class _Groups:
         if isinstance(expr, Const) or (isinstance(expr, Var) and expr.name in accumulators):
             return expr
         if isinstance(expr, Apply) and any(isinstance(e, Var) and e.name in accumulators for e in parts([expr])):
-            return expr._replace(arguments=tuple(self.taken_in(a, accumulators) for a in expr.arguments))
+            return with_parts(expr, lambda part: self.taken_in(part, accumulators))
         name = f"{self.loop.name}_taken{len(self.totals)}"
         self.totals.append(Local(name, expr.type, whole_groups(self.size)))
         self.store(name, Var(self.loop.name, INDEX), expr)
@@ -335,15 +336,15 @@ class _Groups:
         more = 0 if self.cuts_rest else self.lanes - 1
         if isinstance(count, int):
             return (count + more) // self.lanes
-        more = Apply("add", (count, Const(more, INDEX)), INDEX) if more else count
-        return Apply("divide", (more, Const(self.lanes, INDEX)), INDEX)
+        more = index_apply("add", count, Const(more, INDEX)) if more else count
+        return index_apply("divide", more, Const(self.lanes, INDEX))
 
     def rest(self, groups: int | Expr, count: int | Expr) -> For:
         """The original loop, over the remainder after the whole groups."""
         groups, count = (Const(n, INDEX) if isinstance(n, int) else n for n in (groups, count))
-        done, counter = Apply("multiply", (groups, Const(self.lanes, INDEX)), INDEX), f"{self.loop.name}_rest"
-        place = Let(self.loop.name, Apply("add", (done, Var(counter, INDEX)), INDEX))
-        extent = Apply("subtract", (count, done), INDEX)
+        done, counter = index_apply("multiply", groups, Const(self.lanes, INDEX)), f"{self.loop.name}_rest"
+        place = Let(self.loop.name, index_apply("add", done, Var(counter, INDEX)))
+        extent = index_apply("subtract", count, done)
         if all(isinstance(n, Const) for n in (groups, count)):
             extent = count.value - groups.value * self.lanes
         return For(counter, extent, VECTOR, (place, *self.loop.body))

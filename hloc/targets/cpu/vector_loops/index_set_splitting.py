@@ -21,6 +21,7 @@ from collections.abc import Iterable
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     VECTOR,
@@ -103,13 +104,13 @@ def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
     still = along.start(place)
     if along.step(place) != 1 or isinstance(still, Const) or not isinstance(bound, Const):
         return []
-    left, none = Apply("subtract", (bound, still), INDEX), Const(0, INDEX)
+    left, none = index_apply("subtract", bound, still), Const(0, INDEX)
     most = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
     cut = Let(f"{loop.name}_cut", Apply("minimum", (Apply("maximum", (left, none), INDEX), most), INDEX))
     before, rest = Var(cut.name, INDEX), f"{loop.name}_rest"
-    here = Let(loop.name, Apply("add", (before, Var(rest, INDEX)), INDEX))
+    here = Let(loop.name, index_apply("add", before, Var(rest, INDEX)))
     return [cut, For(loop.name, before, VECTOR, _on_side(loop.body, "compare_lt")),
-            For(rest, Apply("subtract", (most, before), INDEX), VECTOR, (here, *_on_side(loop.body, "compare_ge")))]
+            For(rest, index_apply("subtract", most, before), VECTOR, (here, *_on_side(loop.body, "compare_ge")))]
 
 
 def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:
@@ -167,5 +168,5 @@ def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
 def _moved(expr: Expr, name: str, first: int) -> Expr:
     """An expression of the whole loop's counter, in terms of a part's counter."""
     if first and expr == Var(name, INDEX):
-        return Apply("add", (Var(_counter(name, first), INDEX), Const(first, INDEX)), INDEX)
+        return index_apply("add", Var(_counter(name, first), INDEX), Const(first, INDEX))
     return with_parts(expr, lambda part: _moved(part, name, first))

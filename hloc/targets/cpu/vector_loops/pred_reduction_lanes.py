@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -72,11 +73,11 @@ def _with_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     whole = loop.extent // LANES * LANES
 
     def piece(extent: int, start: Expr, *, first: bool = False) -> For:
-        here = Let(loop.name, Apply("add", (start, lane), INDEX))
+        here = Let(loop.name, index_apply("add", start, lane))
         return For(lane.name, extent, VECTOR, (here, *(_joined(s, arrays, lane, first=first) for s in loop.body)))
     loops = [piece(LANES, Const(0, INDEX), first=True)]
     if whole > LANES:
-        start = Apply("multiply", (Apply("add", (block, Const(1, INDEX)), INDEX), Const(LANES, INDEX)), INDEX)
+        start = index_apply("multiply", index_apply("add", block, Const(1, INDEX)), Const(LANES, INDEX))
         loops.append(For(block.name, whole // LANES - 1, SERIAL, (piece(LANES, start),)))
     if loop.extent > whole:
         loops.append(piece(loop.extent - whole, Const(whole, INDEX)))

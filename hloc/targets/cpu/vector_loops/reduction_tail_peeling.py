@@ -16,6 +16,7 @@ If elements are expensive the last vector is a whole one (tail_overlap.py); long
 from __future__ import annotations
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, For, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.walks import assigned, expressions, parts, with_vector_loops
 from hloc.machine import Machine
@@ -55,6 +56,6 @@ def _peeled(loop: For, rest: int) -> tuple[Stmt, ...]:
     if not rest:
         return (loop,)
     whole, counter = loop.extent - rest, f"{loop.name}_rest"
-    here = Let(loop.name, Apply("add", (Var(counter, INDEX), Const(whole, INDEX)), INDEX))
+    here = Let(loop.name, index_apply("add", Var(counter, INDEX), Const(whole, INDEX)))
     last = For(counter, rest, SERIAL, (here, *loop.body))
     return (loop._replace(extent=whole), last) if whole else (last,)

@@ -17,6 +17,7 @@ from functools import reduce
 from itertools import count
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -112,7 +113,7 @@ def by_lanes(loop: For, sums: list[Assign], lanes: int, tag: str) -> tuple[Stmt,
         return For(lane.name, extent, VECTOR, statements)
 
     def moved(first: Expr) -> Let:
-        return Let(loop.name, Apply("add", (first, lane), INDEX))
+        return Let(loop.name, index_apply("add", first, lane))
 
     def by_lane(s: Stmt) -> Stmt:
         if not isinstance(s, Assign):
@@ -121,7 +122,7 @@ def by_lanes(loop: For, sums: list[Assign], lanes: int, tag: str) -> tuple[Stmt,
         return Store(load.buffer, lane, Apply(s.value.op, (load, term), s.value.type) if whole > 1 else term)
     result: list[Stmt] = [Local(load.buffer, load.type, lanes) for load in own.values()]
     if whole > 1:
-        first = Apply("multiply", (group, Const(lanes, INDEX)), INDEX)
+        first = index_apply("multiply", group, Const(lanes, INDEX))
         result.append(along(*(Store(own[s.name].buffer, lane, Const(NEUTRAL[s.value.op], s.value.type)) for s in sums)))
         result.append(For(group.name, whole, SERIAL, (along(moved(first), *map(by_lane, loop.body)),)))
     else:
@@ -145,7 +146,7 @@ def folded(array: Load, lanes: int, op: str, least: int) -> tuple[list[For], Exp
         return array._replace(position=place)
 
     def fold(width: int) -> For:
-        other = at(Apply("add", (array.position, Const(width, INDEX)), INDEX))
+        other = at(index_apply("add", array.position, Const(width, INDEX)))
         return For(array.position.name, width, VECTOR,
                    (Store(array.buffer, array.position, Apply(op, (array, other), array.type)),))
     widths = [lanes >> n for n in range(1, lanes.bit_length())]

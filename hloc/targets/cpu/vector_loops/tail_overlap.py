@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import count
 
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
     VECTOR,
@@ -92,15 +93,15 @@ def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     whole = loop.extent // LANES * LANES
     lane = Var(f"{loop.name}_lane", INDEX)
     if loop.extent - whole == HALF:
-        here = Let(loop.name, Apply("add", (lane, Const(whole, INDEX)), INDEX))
+        here = Let(loop.name, index_apply("add", lane, Const(whole, INDEX)))
         return loop._replace(extent=whole), For(lane.name, HALF, VECTOR, (here, *loop.body))
-    here = Let(loop.name, Apply("add", (lane, Const(loop.extent - LANES, INDEX)), INDEX))
+    here = Let(loop.name, index_apply("add", lane, Const(loop.extent - LANES, INDEX)))
     kept = {s: s.value if isinstance(s, Store) else taken_in(s) for s in loop.body if not isinstance(s, Let)}
     arrays = {s: Local(f"{loop.name}_last{next(numbers)}", value.type, LANES) for s, value in kept.items()}
     first = (Store(arrays[s].name, lane, kept[s]) if s in kept else s for s in loop.body)
     stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if isinstance(s, Store) else s
                    for s in loop.body if not isinstance(s, Assign))
-    rest = Apply("add", (lane, Const(LANES - loop.extent + whole, INDEX)), INDEX)
+    rest = index_apply("add", lane, Const(LANES - loop.extent + whole, INDEX))
     taken = tuple(s._replace(value=s.value._replace(arguments=tuple(
         Load(arrays[s].name, rest, kept[s].type) if a == kept[s] else a for a in s.value.arguments)))
         for s in kept if isinstance(s, Assign))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hloc.kernels.ir import Const, Expr, Load, Var
+from hloc.kernels.ir import SUM, Const, Expr, Load, Var
 from hloc.kernels.walks import parts
 
 SECTOR = 32                         # bytes of a request from L1 to L2
@@ -52,6 +52,8 @@ class Points:
         if isinstance(expr, Load):
             return (self._now(expr.position) * SCATTERED >> 7) & MOST_LOADED
         arguments = [self._now(a) for a in expr.arguments]
+        if expr.op == SUM:
+            return sum((a * factor for a, factor in zip(arguments, expr.immediate)), np.int64(expr.immediate[-1]))
         operation = OPERATIONS.get(expr.op)
         return operation(*arguments) if operation else arguments[0] if arguments else np.int64(0)
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import operations_of
 from hloc.kernels.ir import (
     INDEX,
     PARALLEL,
@@ -269,7 +270,7 @@ def is_flat(loop: For | Spread) -> bool:
 def instructions(part: Apply) -> float:
     """Approximate instructions of one operation."""
     if part.type == INDEX:
-        return QUOTIENT if part.op in ("divide", "remainder") else 0.5
+        return QUOTIENT if part.op in ("divide", "remainder") else 0.5 * operations_of(part)
     if part.op == "convert":
         return 1 if ELEMENT_TYPES[part.type].bytes >= 4 else 2
     return INSTRUCTIONS.get(part.op, 1) * (2 if ELEMENT_TYPES[part.type].bytes > 4 else 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Atomic, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
 from hloc.targets.cuda.loops.updates import updates_of
 
@@ -92,6 +93,6 @@ def _counters(counters: tuple[tuple[str, int], ...], total: int) -> list[Let]:
         if outer != total:
             value = Apply("remainder", (value, Const(outer, INDEX)), INDEX)
         if rest > 1:
-            value = Apply("divide", (value, Const(rest, INDEX)), INDEX)
+            value = index_apply("divide", value, Const(rest, INDEX))
         lets.append(Let(name, value))
     return lets

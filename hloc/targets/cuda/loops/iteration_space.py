@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Stmt, Store, Var
-from hloc.kernels.walks import loads, stores
+from hloc.kernels.walks import loads, stores, with_parts
 
 
 class Piece(NamedTuple):
@@ -90,9 +90,7 @@ def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
     """The expression with its loads replaced."""
     if isinstance(expr, Load):
         return places.get(expr, expr)
-    if isinstance(expr, Apply):
-        return expr._replace(arguments=tuple(with_loads(a, places) for a in expr.arguments))
-    return expr
+    return with_parts(expr, lambda part: with_loads(part, places))
 
 
 def is_along(access: Access, width: int) -> bool:

@@ -290,7 +290,7 @@ class TeamPrinter(StatementPrinter):
         """The elements of one vector."""
         width, (name, inner) = packs.width, s.counters[-1]
         along = len(s.counters) == 1 or inner % width == 0      # whether a vector lies in one line of the nest
-        first = Apply("multiply", (Var("vector", INDEX), Const(width, INDEX)), INDEX)
+        first = index_apply("multiply", Var("vector", INDEX), Const(width, INDEX))
         if len(s.counters) > 1 and along:
             self.line(indent, f"const {self.index} point = {self.expression(first)};")
             self.counters(s._replace(counters=(*s.counters[:-1], (f"{name}_first", inner))), indent)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 
 from hloc.kernels.affine import of_names
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Var
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
@@ -50,7 +51,7 @@ def with_scatter_owners(kernel: Kernel, gpu: Machine) -> Kernel:
     if updates.outer is None:
         return updates.at(kernel, For(OWNER.name, count, PARALLEL, (*lets, scan)))
     own = Let(OWNER.name, Apply("remainder", (WORK, Const(count, INDEX)), INDEX))
-    outer = Let(updates.outer.name, Apply("divide", (WORK, Const(count, INDEX)), INDEX))
+    outer = Let(updates.outer.name, index_apply("divide", WORK, Const(count, INDEX)))
     body = (outer, own, *updates.outer_lets, *lets, scan)
     return updates.at(kernel, For(WORK.name, around * count, PARALLEL, body))
 
@@ -74,10 +75,10 @@ def _by_number(number: Expr, count: int):
 def _by_range(place: Place, count: int):
     """The same for ownership by a range of the array's elements."""
     share = -(-place.size // count)
-    lets = (Let(FROM.name, Apply("multiply", (OWNER, Const(share, INDEX)), INDEX)),
-            Let(TO.name, Apply("add", (FROM, Const(share, INDEX)), INDEX)))
+    lets = (Let(FROM.name, index_apply("multiply", OWNER, Const(share, INDEX))),
+            Let(TO.name, index_apply("add", FROM, Const(share, INDEX))))
     first = place.base.expression()
-    meets = _both(Apply("compare_ge", (Apply("add", (first, Const(place.span, INDEX)), INDEX), FROM), "pred"),
+    meets = _both(Apply("compare_ge", (index_apply("add", first, Const(place.span, INDEX)), FROM), "pred"),
                   Apply("compare_lt", (first, TO), "pred"))
     position = place.form.expression()
     own = _both(Apply("compare_ge", (position, FROM), "pred"), Apply("compare_lt", (position, TO), "pred"))

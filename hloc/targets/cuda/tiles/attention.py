@@ -14,7 +14,8 @@ from hloc.analysis.prologues import is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
 from hloc.kernels.attention.score_masks import is_needed, mask_of
-from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Tile, Var
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, Buffer, Const, Let, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
@@ -271,8 +272,8 @@ def _finish(tile: Tile, facts: dict) -> str:
     row, feature, strides = facts["result"]
     out = next(b for b in tile.buffers if b.name == facts.get("stored", "out0"))
     at = _place("result_at", facts["batches"], (0, strides))
-    along = Apply("multiply", (Var("feature", INDEX), Const(feature, INDEX)), INDEX)
-    store = store_sum(out, Apply("add", (Var("place", INDEX), along), INDEX), "f32")
+    along = index_apply("multiply", Var("feature", INDEX), Const(feature, INDEX))
+    store = store_sum(out, index_apply("add", Var("place", INDEX), along), "f32")
     text = lambda_text("finish", (*ROW, ("feature", INDEX), ("acc", "f32")), (store,))
     first, rest = text.split("\n", 1)
     return f"{at}\n{first}\n  const long place = result_at(batch) + row * {row};\n{rest}"

@@ -10,7 +10,8 @@ import math
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Apply, Const, Tile, Var
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, Const, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tiles.attention import CHUNKS, KEYS, place_of, reader
@@ -187,8 +188,8 @@ def _finish(tile: Tile, facts: Facts, number: int) -> str:
     """A function that stores one element of a result."""
     name, row, feature, strides = facts.outputs[number][2]
     out = next(b for b in tile.buffers if b.name == name)
-    along = Apply("multiply", (Var("feature", INDEX), Const(feature, INDEX)), INDEX)
-    store = store_sum(out, Apply("add", (Var("place", INDEX), along), INDEX), "f32")
+    along = index_apply("multiply", Var("feature", INDEX), Const(feature, INDEX))
+    store = store_sum(out, index_apply("add", Var("place", INDEX), along), "f32")
     parameters = (("batch", INDEX), ("row", INDEX), ("feature", INDEX), ("acc", "f32"))
     first, rest = lambda_text(f"finish{number}", parameters, (store,)).split("\n", 1)
     return f"{first}\n  const long place = {place_of(facts.batches, 0, strides)} + row * {row};\n{rest}"

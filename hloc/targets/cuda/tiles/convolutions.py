@@ -12,6 +12,7 @@ import math
 
 from hloc.analysis.prologues import EXACT_GROUPS, FEW_FEATURES
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
@@ -242,17 +243,17 @@ def epilogue(tile: Tile, facts: dict, total: str) -> tuple[Stmt, ...]:
         place = _plus(place, _scaled(Var("row", INDEX), steps[-1]))
         return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)
     rest = math.prod(facts["size"])
-    place = _plus(place, _scaled(Apply("divide", (Var("row", INDEX), Const(rest, INDEX)), INDEX), strides[0]))
+    place = _plus(place, _scaled(index_apply("divide", Var("row", INDEX), Const(rest, INDEX)), strides[0]))
     for size, stride in zip(facts["size"], strides[2:]):
         outer, rest = rest, rest // size
         part = Apply("remainder", (Var("row", INDEX), Const(outer, INDEX)), INDEX)
-        place = _plus(place, _scaled(Apply("divide", (part, Const(rest, INDEX)), INDEX), stride))
+        place = _plus(place, _scaled(index_apply("divide", part, Const(rest, INDEX)), stride))
     return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)
 
 
 def _scaled(value: Expr, factor: int) -> Expr:
-    return Apply("multiply", (value, Const(factor, INDEX)), INDEX)
+    return index_apply("multiply", value, Const(factor, INDEX))
 
 
 def _plus(a: Expr, b: Expr) -> Expr:
-    return Apply("add", (a, b), INDEX)
+    return index_apply("add", a, b)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
@@ -283,10 +284,10 @@ def epilogue(tile: Tile, total: str) -> tuple[Stmt, ...]:
     batch = Var("batch", INDEX)
     count = Const(facts["batches"][1], INDEX)
     place = Const(0, INDEX)
-    for value, stride in ((Apply("divide", (batch, count), INDEX), outer),
+    for value, stride in ((index_apply("divide", batch, count), outer),
                           (Apply("remainder", (batch, count), INDEX), inner),
                           (Var("row", INDEX), row), (Var("column", INDEX), column)):
         if stride:
-            scaled = Apply("multiply", (value, Const(stride, INDEX)), INDEX) if stride != 1 else value
-            place = scaled if place == Const(0, INDEX) else Apply("add", (place, scaled), INDEX)
+            scaled = index_apply("multiply", value, Const(stride, INDEX)) if stride != 1 else value
+            place = scaled if place == Const(0, INDEX) else index_apply("add", place, scaled)
     return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)

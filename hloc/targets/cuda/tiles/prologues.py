@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
+from hloc.kernels.ir import INDEX, SUM, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
 from hloc.kernels.walks import expressions, parts, with_expressions
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
 from hloc.targets.cuda.loops.iteration_space import with_loads
@@ -121,22 +121,16 @@ def step_of(expr: Expr, moving: str, vector: int, lets: Mapping[str, Expr]) -> S
         return None
     if isinstance(expr, Load):
         return Step(0, 1) if sides[0].step == 0 else None
+    if expr.op == SUM:
+        *factors, constant = expr.immediate
+        return Step(sum(s.step * f for s, f in zip(sides, factors)),
+                    math.gcd(constant, *(s.divisor * f for s, f in zip(sides, factors))))
     if expr.op in STEPS and expr.type == INDEX:
         return STEPS[expr.op](*sides, expr.arguments[-1], vector)
     return Step(0, 1) if all(s.step == 0 for s in sides) else None
 
 
-def _sum(a: Step, b: Step, right: Expr, vector: int) -> Step:
-    return Step(a.step + b.step, math.gcd(a.divisor, b.divisor))
-
-
-def _difference(a: Step, b: Step, right: Expr, vector: int) -> Step:
-    return Step(a.step - b.step, math.gcd(a.divisor, b.divisor))
-
-
 def _product(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
-    if isinstance(right, Const):
-        return Step(a.step * int(right.value), a.divisor * abs(int(right.value)))
     return Step(0, a.divisor * b.divisor) if a.step == b.step == 0 else None
 
 
@@ -158,7 +152,7 @@ def _remainder(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
     return Step(a.step, math.gcd(a.divisor, int(right.value)))
 
 
-STEPS = {"add": _sum, "subtract": _difference, "multiply": _product, "divide": _quotient, "remainder": _remainder}
+STEPS = {"multiply": _product, "divide": _quotient, "remainder": _remainder}
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
