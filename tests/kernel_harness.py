@@ -103,7 +103,7 @@ def random_array(random, shape) -> np.ndarray:
 
 def build(cases: list[Case], folder: Path) -> ctypes.CDLL:
     """Compile the kernels of all cases into one shared object."""
-    parts, units = ['#include "scalar.h"\n#include "pool.h"\nint hloc_out_of_memory;\n'], ["pool.c"]
+    parts, units = ['#include "scalar.h"\n#include "pool.h"\n_Thread_local int hloc_out_of_memory;\n'], ["pool.c"]
     count = 0
     for case in cases:
         case.first = count
