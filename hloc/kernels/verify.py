@@ -7,34 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hloc.kernels import ir
 from hloc.kernels.indexing import sum_of, sum_parts
-from hloc.kernels.ir import (
-    INDEX,
-    INDEX_OPS,
-    PARALLEL,
-    SERIAL,
-    SUM,
-    VECTOR,
-    Apply,
-    Assign,
-    Atomic,
-    Barrier,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Shared,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 from hloc.kernels.operations import CONVERSIONS, result_type, takes_stored
 from hloc.kernels.scalars import is_narrow
 
@@ -46,7 +20,7 @@ class KernelError(Exception):
 class _Verifier:
     """names: variables in scope -> type; arrays: buffers and locals -> (element type, may be written)."""
 
-    def __init__(self, kernel: Kernel):
+    def __init__(self, kernel: ir.Kernel):
         self.kernel = kernel
         self.names: dict[str, str] = {}
         self.mutable: set[str] = set()
@@ -61,25 +35,25 @@ class _Verifier:
 
     # -- expressions
 
-    def expression(self, root: Expr) -> str:
-        stack: list[Expr] = [root]
+    def expression(self, root: ir.Expr) -> str:
+        stack: list[ir.Expr] = [root]
         while stack:
             expr = stack.pop()
-            if isinstance(expr, Var):
+            if isinstance(expr, ir.Var):
                 self.check(self.names.get(expr.name) == expr.type, "unknown name or wrong type", expr)
-            elif isinstance(expr, Load):
+            elif isinstance(expr, ir.Load):
                 self.check(expr.buffer in self.arrays, "unknown buffer", expr)
                 self.check(self.arrays[expr.buffer][0] == expr.type, "wrong element type", expr)
-                self.check(expr.position.type == INDEX, "position is not an index", expr)
+                self.check(expr.position.type == ir.INDEX, "position is not an index", expr)
                 stack.append(expr.position)
-            elif isinstance(expr, Apply):
+            elif isinstance(expr, ir.Apply):
                 self.apply(expr)
                 stack.extend(expr.arguments)
             else:
-                self.check(isinstance(expr, Const), "not an expression", expr)
+                self.check(isinstance(expr, ir.Const), "not an expression", expr)
         return root.type
 
-    def apply(self, expr: Apply) -> None:
+    def apply(self, expr: ir.Apply) -> None:
         types = [a.type for a in expr.arguments]
         self.check(bool(types), "no arguments", expr)
         if expr.op in CONVERSIONS:
@@ -88,10 +62,10 @@ class _Verifier:
         values = types[1:] if expr.op == "select" else types
         self.check(expr.op != "select" or types[0] == "pred", "select(pred, T, T) gives T", expr)
         self.check(len(set(values)) == 1, "arguments differ in type", expr)
-        if values[0] == INDEX:
-            self.check(expr.op in INDEX_OPS, "not an index operation", expr)
-            self.check(expr.op != SUM or sum_of(*sum_parts(expr)) == expr, "not as indexing.sum_of makes it", expr)
-            self.check(expr.op != "multiply" or not any(isinstance(a, Const) for a in expr.arguments),
+        if values[0] == ir.INDEX:
+            self.check(expr.op in ir.INDEX_OPS, "not an index operation", expr)
+            self.check(expr.op != ir.SUM or sum_of(*sum_parts(expr)) == expr, "not as indexing.sum_of makes it", expr)
+            self.check(expr.op != "multiply" or not any(isinstance(a, ir.Const) for a in expr.arguments),
                        "a multiple that is not a sum", expr)
         else:
             self.check(takes_stored(expr.op) or not is_narrow(values[0]), "arithmetic on a storage type", expr)
@@ -99,7 +73,7 @@ class _Verifier:
 
     # -- statements
 
-    def statements(self, body: Iterable[Stmt], parallel: bool, vector: bool) -> None:
+    def statements(self, body: Iterable[ir.Stmt], parallel: bool, vector: bool) -> None:
         """parallel: a PARALLEL loop may stand here; vector: inside a VECTOR loop."""
         names, mutable, arrays = dict(self.names), set(self.mutable), dict(self.arrays)
         for statement in body:
@@ -110,65 +84,65 @@ class _Verifier:
         self.check(name not in self.names and name not in self.arrays, "name defined twice", where)
         self.names[name] = type
 
-    def statement(self, s: Stmt, parallel: bool, vector: bool) -> None:
-        if isinstance(s, Let):
+    def statement(self, s: ir.Stmt, parallel: bool, vector: bool) -> None:
+        if isinstance(s, ir.Let):
             self.define(s.name, self.expression(s.value), s)
-        elif isinstance(s, Mutable):
+        elif isinstance(s, ir.Mutable):
             self.define(s.name, self.expression(s.initial), s)
             self.mutable.add(s.name)
-        elif isinstance(s, Assign):
+        elif isinstance(s, ir.Assign):
             self.check(s.name in self.mutable, "assignment to what is not mutable", s)
             self.check(self.expression(s.value) == self.names[s.name], "assignment of another type", s)
-        elif isinstance(s, (Store, Atomic)):
+        elif isinstance(s, (ir.Store, ir.Atomic)):
             self.store(s)
-        elif isinstance(s, For):
+        elif isinstance(s, ir.For):
             self.loop(s, parallel, vector)
-        elif isinstance(s, While):
+        elif isinstance(s, ir.While):
             self.check(not vector, "a loop inside a VECTOR loop", s)
             self.expression(s.condition)
             self.statements(s.body, False, False)
-        elif isinstance(s, If):
+        elif isinstance(s, ir.If):
             self.check(self.expression(s.condition) == "pred", "the condition is not a pred", s)
             self.statements(s.then, False, vector)
             self.statements(s.otherwise, False, vector)
-        elif isinstance(s, (Local, Shared)):
+        elif isinstance(s, (ir.Local, ir.Shared)):
             self.check(s.name not in self.arrays and s.name not in self.names, "name defined twice", s)
             self.arrays[s.name] = (s.type, True)
-        elif isinstance(s, Last):
+        elif isinstance(s, ir.Last):
             self.check(not vector and s.groups > 0 and s.count > 0, "a group of no iterations, or in a VECTOR loop", s)
-            self.check(self.expression(s.position) == INDEX, "the number of a group is not an index", s)
+            self.check(self.expression(s.position) == ir.INDEX, "the number of a group is not an index", s)
             self.statements(s.body, False, False)
         else:
-            self.check(isinstance(s, Barrier), "not a statement", s)
+            self.check(isinstance(s, ir.Barrier), "not a statement", s)
 
-    def store(self, s: Store | Atomic) -> None:
+    def store(self, s: ir.Store | ir.Atomic) -> None:
         self.check(s.buffer in self.arrays, "unknown buffer", s)
         type, writable = self.arrays[s.buffer]
         self.check(writable, "the buffer is read only", s)
-        self.check(s.position.type == INDEX, "position is not an index", s)
+        self.check(s.position.type == ir.INDEX, "position is not an index", s)
         self.expression(s.position)
         self.check(self.expression(s.value) == type, "value of another type than the buffer", s)
 
-    def loop(self, s: For, parallel: bool, vector: bool) -> None:
-        self.check(s.kind in (PARALLEL, SERIAL, VECTOR), "unknown loop kind", s)
+    def loop(self, s: ir.For, parallel: bool, vector: bool) -> None:
+        self.check(s.kind in (ir.PARALLEL, ir.SERIAL, ir.VECTOR), "unknown loop kind", s)
         self.check(not vector, "a loop inside a VECTOR loop", s)
-        self.check(s.kind != PARALLEL or parallel, "a PARALLEL loop that is not outermost", s)
+        self.check(s.kind != ir.PARALLEL or parallel, "a PARALLEL loop that is not outermost", s)
         if isinstance(s.extent, int):
             self.check(s.extent >= 0, "negative extent", s)
         else:
-            self.check(s.kind != PARALLEL, "a PARALLEL loop of unknown extent", s)
-            self.check(self.expression(s.extent) == INDEX, "extent is not an index", s)
+            self.check(s.kind != ir.PARALLEL, "a PARALLEL loop of unknown extent", s)
+            self.check(self.expression(s.extent) == ir.INDEX, "extent is not an index", s)
         names, mutable, arrays = dict(self.names), set(self.mutable), dict(self.arrays)
-        self.define(s.name, INDEX, s)
-        if s.kind == PARALLEL:
+        self.define(s.name, ir.INDEX, s)
+        if s.kind == ir.PARALLEL:
             self.mutable = set()
-        self.statements(s.body, False, s.kind == VECTOR)
+        self.statements(s.body, False, s.kind == ir.VECTOR)
         self.names, self.mutable, self.arrays = names, mutable, arrays
 
 
-def verify_kernel(kernel: Kernel) -> None:
+def verify_kernel(kernel: ir.Kernel) -> None:
     """Raise KernelError where the kernel breaks a rule."""
     verifier = _Verifier(kernel)
-    if sum(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body) > 1:
+    if sum(isinstance(s, ir.For) and s.kind == ir.PARALLEL for s in kernel.body) > 1:
         verifier.fail("more than one PARALLEL loop", kernel.name)
     verifier.statements(kernel.body, True, False)

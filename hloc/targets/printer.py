@@ -20,27 +20,7 @@ from typing import NamedTuple
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import (
-    PARALLEL,
-    VECTOR,
-    Apply,
-    Assign,
-    Atomic,
-    Barrier,
-    Buffer,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Shared,
-    Stmt,
-    Store,
-    While,
-)
+from hloc.kernels import ir
 from hloc.kernels.walks import assigned, walk
 from hloc.targets.c_expressions import COMPARED, ExpressionPrinter, c_type
 
@@ -85,37 +65,37 @@ class StatementPrinter(ExpressionPrinter):
     def line(self, indent: int, text: str) -> None:
         self.lines.append("  " * indent + text)
 
-    def statements(self, statements: Iterable[Stmt], indent: int) -> None:
+    def statements(self, statements: Iterable[ir.Stmt], indent: int) -> None:
         for statement in statements:
             self.WRITERS[type(statement)](self, statement, indent)
 
-    def block(self, statements: Iterable[Stmt], indent: int) -> str:
+    def block(self, statements: Iterable[ir.Stmt], indent: int) -> str:
         """Statements as text, which is not one of the printer's lines."""
         first = len(self.lines)
         self.statements(statements, indent)
         lines, self.lines = self.lines[first:], self.lines[:first]
         return "\n".join(lines)
 
-    def let(self, s: Let, indent: int) -> None:
+    def let(self, s: ir.Let, indent: int) -> None:
         self.line(indent, f"const {self.c_type(s.value.type)} {s.name} = {self.expression(s.value)};")
 
-    def mutable(self, s: Mutable, indent: int) -> None:
+    def mutable(self, s: ir.Mutable, indent: int) -> None:
         if s.reassociable:
             self.reassociable[s.name] = (s.reassociable, s.initial.type)
         self.line(indent, f"{self.c_type(s.initial.type)} {s.name} = {self.expression(s.initial)};")
 
-    def assign(self, s: Assign, indent: int) -> None:
+    def assign(self, s: ir.Assign, indent: int) -> None:
         self.line(indent, f"{s.name} = {self.expression(s.value)};")
 
-    def store(self, s: Store, indent: int) -> None:
+    def store(self, s: ir.Store, indent: int) -> None:
         self.line(indent, f"{s.buffer}[{self.expression(s.position)}] = {self.expression(s.value)};")
 
-    def local(self, s: Local, indent: int) -> None:
+    def local(self, s: ir.Local, indent: int) -> None:
         aligned = "" if self.dialect.threads else " __attribute__((aligned(64)))"
         zeros = " = {}" if s.size <= self.dialect.zeroed else ""
         self.line(indent, f"{self.c_type(s.type)} {s.name}[{s.size}]{aligned}{zeros};")
 
-    def condition(self, s: If, indent: int) -> None:
+    def condition(self, s: ir.If, indent: int) -> None:
         self.line(indent, f"if ({self.expression(s.condition)}) {{")
         self.statements(s.then, indent + 1)
         if s.otherwise:
@@ -123,17 +103,17 @@ class StatementPrinter(ExpressionPrinter):
             self.statements(s.otherwise, indent + 1)
         self.line(indent, "}")
 
-    def while_(self, s: While, indent: int) -> None:
+    def while_(self, s: ir.While, indent: int) -> None:
         self.line(indent, f"while ({self.expression(s.condition)}) {{")
         self.statements(s.body, indent + 1)
         self.line(indent, "}")
 
-    def loop(self, s: For, indent: int) -> None:
+    def loop(self, s: ir.For, indent: int) -> None:
         self.loops += 1
-        if s.kind == PARALLEL:
+        if s.kind == ir.PARALLEL:
             self.parallel(s, indent)
             return
-        if s.kind == VECTOR and self.dialect.vector_pragma:
+        if s.kind == ir.VECTOR and self.dialect.vector_pragma:
             lanes = f" simdlen({s.lanes})" if s.lanes else ""
             self.line(indent, f"#pragma omp simd{lanes}{self.reductions(s)}")
         extent = str(s.extent) if isinstance(s.extent, int) else self.inside(s.extent, COMPARED)
@@ -141,7 +121,7 @@ class StatementPrinter(ExpressionPrinter):
         self.statements(s.body, indent + 1)
         self.line(indent, "}")
 
-    def reductions(self, loop: For) -> str:
+    def reductions(self, loop: ir.For) -> str:
         """The reduction clauses for the reassociable Mutables that the loop assigns."""
         clauses = []
         for name in sorted(assigned(loop.body) & self.reassociable.keys()):
@@ -149,7 +129,7 @@ class StatementPrinter(ExpressionPrinter):
             clauses.append(f" reduction({simd_reduction(op, type) or f'hloc_{op}_{type}'}:{name})")
         return "".join(clauses)
 
-    def parallel(self, s: For, indent: int) -> None:
+    def parallel(self, s: ir.For, indent: int) -> None:
         if not self.dialect.threads:
             self.line(indent, f"for (long {s.name} = begin; {s.name} < end; {s.name}++) {{")
             self.statements(s.body, indent + 1)
@@ -157,12 +137,12 @@ class StatementPrinter(ExpressionPrinter):
             self.grid(s, indent)
         self.line(indent, "}")
 
-    def grid(self, s: For, indent: int) -> None:
+    def grid(self, s: ir.For, indent: int) -> None:
         """A grid-stride loop, collapsed with a VECTOR loop that is its whole body, so that each thread has one
         element."""
         start, step = self.first_thread, self.all_threads
-        inner = s.body[0] if len(s.body) == 1 and isinstance(s.body[0], For) else None
-        if inner is None or inner.kind != VECTOR or not isinstance(inner.extent, int):
+        inner = s.body[0] if len(s.body) == 1 and isinstance(s.body[0], ir.For) else None
+        if inner is None or inner.kind != ir.VECTOR or not isinstance(inner.extent, int):
             self.line(indent, f"for ({self.index} {s.name} = {start}; {s.name} < {s.extent}; {s.name} += {step}) {{")
             self.statements(s.body, indent + 1)
             return
@@ -172,18 +152,18 @@ class StatementPrinter(ExpressionPrinter):
                               f"{inner.name} = thread % {inner.extent};")
         self.statements(inner.body, indent + 1)
 
-    def shared(self, s: Shared, indent: int) -> None:
+    def shared(self, s: ir.Shared, indent: int) -> None:
         self._needs(self.dialect.shared, "shared memory")
         self.line(indent, f"{self.dialect.shared} {self.c_type(s.type)} {s.name}[{s.size}];")
 
-    def barrier(self, s: Barrier, indent: int) -> None:
+    def barrier(self, s: ir.Barrier, indent: int) -> None:
         self._needs(self.dialect.barrier, "a barrier")
         self.line(indent, self.dialect.barrier)
 
-    def atomic(self, s: Atomic, indent: int) -> None:
-        place = Load(s.buffer, s.position, s.value.type)
+    def atomic(self, s: ir.Atomic, indent: int) -> None:
+        place = ir.Load(s.buffer, s.position, s.value.type)
         if not self.dialect.threads:
-            self.store(Store(s.buffer, s.position, Apply(s.op, (place, s.value), s.value.type)), indent)
+            self.store(ir.Store(s.buffer, s.position, ir.Apply(s.op, (place, s.value), s.value.type)), indent)
             return
         form = dict(self.dialect.atomics).get(s.op, "")
         self._needs(form, f"an atomic {s.op}")
@@ -199,15 +179,15 @@ class StatementPrinter(ExpressionPrinter):
         """The number of threads of the grid."""
         return f"{self.to_index}gridDim.x * blockDim.x"
 
-    def last(self, s: Last, indent: int) -> None:
+    def last(self, s: ir.Last, indent: int) -> None:
         self._needs("", "the last iteration of a group")
 
     def _needs(self, text: str, what: str) -> None:
         if not text:
             raise UnsupportedError(f"{what} on target {self.dialect.name}")
 
-    WRITERS = {Let: let, Mutable: mutable, Assign: assign, Store: store, Local: local, If: condition, While: while_,
-               For: loop, Shared: shared, Barrier: barrier, Atomic: atomic, Last: last}
+    WRITERS = {ir.Let: let, ir.Mutable: mutable, ir.Assign: assign, ir.Store: store, ir.Local: local, ir.If: condition,
+               ir.While: while_, ir.For: loop, ir.Shared: shared, ir.Barrier: barrier, ir.Atomic: atomic, ir.Last: last}
 
 
 def simd_reduction(op: str, type: str) -> str | None:
@@ -216,14 +196,14 @@ def simd_reduction(op: str, type: str) -> str | None:
     return SIMD_REDUCTIONS.get(op) or (SIMD_EXTREMA.get(op) if is_integer else None)
 
 
-def print_statements(statements: Iterable[Stmt], dialect: Dialect, indent: int = 1) -> str:
+def print_statements(statements: Iterable[ir.Stmt], dialect: Dialect, indent: int = 1) -> str:
     """Statements as text, for templates that hold an epilogue or a comparator."""
     return StatementPrinter(dialect).block(statements, indent)
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
-def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "",
+def print_kernel(kernel: ir.Kernel, dialect: Dialect, name: str, qualifier: str = "",
                  printer: StatementPrinter | None = None) -> str:
     """A whole kernel as a function called `name`; `qualifier` precedes its type, in C. printer: the target's class."""
     printer = printer or StatementPrinter(dialect)
@@ -231,7 +211,7 @@ def print_kernel(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "
     return "\n".join(lines) + "\n"
 
 
-def signature(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "") -> str:
+def signature(kernel: ir.Kernel, dialect: Dialect, name: str, qualifier: str = "") -> str:
     """The first line of a kernel's function."""
     if not dialect.threads:
         return f"{qualifier}void {name}(void *const *buffers, long begin, long end) {{"
@@ -239,9 +219,9 @@ def signature(kernel: Kernel, dialect: Dialect, name: str, qualifier: str = "") 
     return f'extern "C" __global__ void {name}({parameters}) {{'
 
 
-def kernel_body(kernel: Kernel, printer: StatementPrinter) -> list[str]:
+def kernel_body(kernel: ir.Kernel, printer: StatementPrinter) -> list[str]:
     """The other lines, which do not depend on its name."""
-    is_ranged = any(isinstance(s, For) and s.kind == PARALLEL for s in kernel.body)
+    is_ranged = any(isinstance(s, ir.For) and s.kind == ir.PARALLEL for s in kernel.body)
     if printer.dialect.threads:
         rest = "if (blockIdx.x != 0 || threadIdx.x != 0) return;"
     else:
@@ -254,7 +234,7 @@ def kernel_body(kernel: Kernel, printer: StatementPrinter) -> list[str]:
     return [*printer.lines, "}"]
 
 
-def declare_reductions(kernel: Kernel, printer: StatementPrinter) -> None:
+def declare_reductions(kernel: ir.Kernel, printer: StatementPrinter) -> None:
     """OpenMP has no maximum that keeps NaN: declare those that the kernel's VECTOR loops use."""
     if not printer.dialect.vector_pragma:
         return
@@ -264,16 +244,16 @@ def declare_reductions(kernel: Kernel, printer: StatementPrinter) -> None:
                         "initializer(omp_priv = omp_orig)")
 
 
-def _own_reductions(statements: Iterable[Stmt]) -> set[tuple[str, str]]:
+def _own_reductions(statements: Iterable[ir.Stmt]) -> set[tuple[str, str]]:
     return {(s.reassociable, s.initial.type) for s in walk(statements)
-            if isinstance(s, Mutable) and s.reassociable and not simd_reduction(s.reassociable, s.initial.type)}
+            if isinstance(s, ir.Mutable) and s.reassociable and not simd_reduction(s.reassociable, s.initial.type)}
 
 
-def pointer_type(buffer: Buffer) -> str:
+def pointer_type(buffer: ir.Buffer) -> str:
     return f"{'const ' if buffer.access == 'read' else ''}{c_type(buffer.type)} *"
 
 
-def buffer_declarations(buffers: Iterable[Buffer]) -> list[str]:
+def buffer_declarations(buffers: Iterable[ir.Buffer]) -> list[str]:
     """Typed names for the entries of `buffers`."""
     return [f"  {pointer_type(b)}{b.name} = ({pointer_type(b).rstrip()})buffers[{n}];" for n, b in enumerate(buffers)]
 

@@ -17,29 +17,7 @@ from functools import cache
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, Instruction, array, numpy_dtype
-from hloc.kernels.ir import (
-    INDEX,
-    SUM,
-    Apply,
-    Assign,
-    Atomic,
-    Barrier,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Shared,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from hloc.kernels import ir
 from hloc.kernels.operations import key_type
 from hloc.ops.table import OPS
 
@@ -60,7 +38,7 @@ class InterpretationError(Exception):
     """An invalid access of a kernel: a defect of the lowering or pass that made it."""
 
 
-def interpret(kernel: Kernel, arrays: Mapping[str, np.ndarray], unwritten: int = 0) -> None:
+def interpret(kernel: ir.Kernel, arrays: Mapping[str, np.ndarray], unwritten: int = 0) -> None:
     """Run all iterations of a kernel, in order. `arrays` holds a flat array for each buffer; unwritten: the initial
     value of elements of local arrays."""
     with np.errstate(all="ignore"):
@@ -78,65 +56,66 @@ class _Run:
 
     # -- statements
 
-    def statements(self, body: Iterable[Stmt]) -> None:
+    def statements(self, body: Iterable[ir.Stmt]) -> None:
         for s in body:
             self.RUN[type(s)](self, s)
 
-    def name(self, s: Let | Assign) -> None:
+    def name(self, s: ir.Let | ir.Assign) -> None:
         self.values[s.name] = self.value(s.value)
 
-    def mutable(self, s: Mutable) -> None:
+    def mutable(self, s: ir.Mutable) -> None:
         self.values[s.name] = self.value(s.initial)
 
-    def store(self, s: Store) -> None:
+    def store(self, s: ir.Store) -> None:
         self.arrays[s.buffer][self.place(s.buffer, s.position)] = self.value(s.value)
 
-    def atomic(self, s: Atomic) -> None:
+    def atomic(self, s: ir.Atomic) -> None:
         type = s.value.type
-        old = Load(s.buffer, s.position, type)
-        self.store(Store(s.buffer, s.position, Apply(s.op, (old, s.value), type)))
+        old = ir.Load(s.buffer, s.position, type)
+        self.store(ir.Store(s.buffer, s.position, ir.Apply(s.op, (old, s.value), type)))
 
-    def loop(self, s: For) -> None:
+    def loop(self, s: ir.For) -> None:
         extent = s.extent if isinstance(s.extent, int) else self.value(s.extent)
         for i in range(extent):
             self.values[s.name] = i
             self.statements(s.body)
 
-    def while_loop(self, s: While) -> None:
+    def while_loop(self, s: ir.While) -> None:
         while self.value(s.condition):
             self.statements(s.body)
 
-    def condition(self, s: If) -> None:
+    def condition(self, s: ir.If) -> None:
         self.statements(s.then if self.value(s.condition) else s.otherwise)
 
-    def local(self, s: Local | Shared) -> None:
+    def local(self, s: ir.Local | ir.Shared) -> None:
         self.arrays[s.name] = np.full(s.size, self.unwritten).astype(numpy_dtype(s.type))
 
-    def barrier(self, s: Barrier) -> None:
+    def barrier(self, s: ir.Barrier) -> None:
         """Nothing: iterations run one after the other."""
 
-    def last(self, s: Last) -> None:
+    def last(self, s: ir.Last) -> None:
         group = id(s), self.value(s.position)
         self.arrived[group] = self.arrived.get(group, 0) + 1
         if self.arrived[group] == s.count:
             self.statements(s.body)
 
-    RUN = {Let: name, Assign: name, Mutable: mutable, Store: store, Atomic: atomic, For: loop, While: while_loop,
-           If: condition, Local: local, Shared: local, Barrier: barrier, Last: last}
+    RUN = {ir.Let: name, ir.Assign: name, ir.Mutable: mutable, ir.Store: store, ir.Atomic: atomic, ir.For: loop,
+           ir.While: while_loop, ir.If: condition, ir.Local: local, ir.Shared: local, ir.Barrier: barrier,
+           ir.Last: last}
 
     # -- expressions
 
-    def value(self, expr: Expr) -> object:
-        if isinstance(expr, Var):
+    def value(self, expr: ir.Expr) -> object:
+        if isinstance(expr, ir.Var):
             return self.values[expr.name]
-        if isinstance(expr, Const):
-            return expr.value if expr.type == INDEX else numpy_dtype(expr.type).type(expr.value)
-        if isinstance(expr, Load):
+        if isinstance(expr, ir.Const):
+            return expr.value if expr.type == ir.INDEX else numpy_dtype(expr.type).type(expr.value)
+        if isinstance(expr, ir.Load):
             return self.arrays[expr.buffer][self.place(expr.buffer, expr.position)]
         arguments = [self.value(a) for a in expr.arguments]
         return meaning(expr.op, tuple(a.type for a in expr.arguments), expr.type, expr.immediate)(*arguments)
 
-    def place(self, name: str, position: Expr) -> int:
+    def place(self, name: str, position: ir.Expr) -> int:
         place, size = self.value(position), self.arrays[name].size
         if not 0 <= place < size:
             raise InterpretationError(f"{name}[{place}], which has {size} elements")
@@ -153,12 +132,12 @@ def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int
     if op.startswith("round_to_"):
         narrow = numpy_dtype(op.removeprefix("round_to_")).type
         return lambda value: np.float32(narrow(value))
-    if op == "convert" and INDEX in (arguments[0], type):
-        return int if type == INDEX else lambda value: numpy_dtype(type).type(value)
-    if op == SUM:
+    if op == "convert" and ir.INDEX in (arguments[0], type):
+        return int if type == ir.INDEX else lambda value: numpy_dtype(type).type(value)
+    if op == ir.SUM:
         *factors, constant = immediate
         return lambda *values: constant + sum(value * factor for value, factor in zip(values, factors))
-    if arguments[-1] == INDEX and op in INDEX_MEANING:
+    if arguments[-1] == ir.INDEX and op in INDEX_MEANING:
         return INDEX_MEANING[op]
     if op == "bits_read":
         return lambda value: value

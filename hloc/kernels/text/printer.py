@@ -15,29 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from hloc.errors import printable
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import (
-    INDEX,
-    SUM,
-    Apply,
-    Assign,
-    Atomic,
-    Barrier,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Shared,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from hloc.kernels import ir
 from hloc.kernels.operations import result_type
 
 ATOM, PRODUCT, ADDITION, COMPARISON = 4, 3, 2, 1
@@ -48,17 +26,17 @@ INFIX = {"add": ("+", ADDITION), "subtract": ("-", ADDITION), "multiply": ("*", 
 PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-def print_loops(kernels: Iterable[Kernel]) -> str:
+def print_loops(kernels: Iterable[ir.Kernel]) -> str:
     """The text of kernels, separated by empty lines."""
     return "\n".join(map(_kernel, kernels))
 
 
-def statement_lines(statements: Iterable[Stmt]) -> list[str]:
+def statement_lines(statements: Iterable[ir.Stmt]) -> list[str]:
     """The lines of statements, as in a kernel's body."""
     return _block(statements, 0)
 
 
-def _kernel(kernel: Kernel) -> str:
+def _kernel(kernel: ir.Kernel) -> str:
     name = kernel.name if PLAIN_NAME.fullmatch(kernel.name) else f'"{kernel.name}"'
     buffers = ", ".join(f"{b.name}: {b.type}[{b.size}] {b.access}" for b in kernel.buffers)
     wide = " wide" * kernel.wide
@@ -66,66 +44,66 @@ def _kernel(kernel: Kernel) -> str:
     return "\n".join([*lines, f"kernel {name}({buffers}){wide} {{", *_block(kernel.body, 1), "}", ""])
 
 
-def _block(statements: Iterable[Stmt], indent: int) -> list[str]:
+def _block(statements: Iterable[ir.Stmt], indent: int) -> list[str]:
     return [line for s in statements for line in _statement(s, indent)]
 
 
-def _statement(s: Stmt, indent: int) -> list[str]:
+def _statement(s: ir.Stmt, indent: int) -> list[str]:
     space = "  " * indent
-    if isinstance(s, (For, While, Last)):
+    if isinstance(s, (ir.For, ir.While, ir.Last)):
         return [f"{space}{_head(s)} {{", *_block(s.body, indent + 1), f"{space}}}"]
-    if isinstance(s, If):
+    if isinstance(s, ir.If):
         end = [f"{space}}} else {{", *_block(s.otherwise, indent + 1), f"{space}}}"] if s.otherwise else [f"{space}}}"]
         return [f"{space}if {expression_text(s.condition)} {{", *_block(s.then, indent + 1), *end]
     return [space + _simple(s)]
 
 
-def _head(s: For | While | Last) -> str:
-    if isinstance(s, While):
+def _head(s: ir.For | ir.While | ir.Last) -> str:
+    if isinstance(s, ir.While):
         return f"while {expression_text(s.condition)}"
-    if isinstance(s, Last):
+    if isinstance(s, ir.Last):
         return f"last({s.count}, {s.groups}) {_inside(s.position, ADDITION)}"
     extent = str(s.extent) if isinstance(s.extent, int) else _inside(s.extent, ADDITION)
     return f"{s.kind}{f'({s.lanes})' if s.lanes else ''} {s.name} < {extent}"
 
 
-def _simple(s: Stmt) -> str:
-    if isinstance(s, Let):
+def _simple(s: ir.Stmt) -> str:
+    if isinstance(s, ir.Let):
         return f"let {s.name} = {expression_text(s.value)}"
-    if isinstance(s, Mutable):
+    if isinstance(s, ir.Mutable):
         reassociable = f" reassociable {s.reassociable}" if s.reassociable else ""
         return f"var {s.name} = {expression_text(s.initial)}{reassociable}"
-    if isinstance(s, Assign):
+    if isinstance(s, ir.Assign):
         return f"{s.name} = {expression_text(s.value)}"
-    if isinstance(s, Store):
+    if isinstance(s, ir.Store):
         return f"{s.buffer}[{expression_text(s.position)}] = {expression_text(s.value)}"
-    if isinstance(s, Atomic):
+    if isinstance(s, ir.Atomic):
         return f"atomic {s.op} {s.buffer}[{expression_text(s.position)}], {expression_text(s.value)}"
-    if isinstance(s, (Local, Shared)):
-        return f"{'local' if isinstance(s, Local) else 'shared'} {s.name}: {s.type}[{s.size}]"
-    assert isinstance(s, Barrier)
+    if isinstance(s, (ir.Local, ir.Shared)):
+        return f"{'local' if isinstance(s, ir.Local) else 'shared'} {s.name}: {s.type}[{s.size}]"
+    assert isinstance(s, ir.Barrier)
     return "barrier"
 
 
-def expression_text(expr: Expr) -> str:
+def expression_text(expr: ir.Expr) -> str:
     """The text of an expression."""
     return _print(expr)[0]
 
 
-def _inside(expr: Expr, least: int) -> str:
+def _inside(expr: ir.Expr, least: int) -> str:
     text, strength = _print(expr)
     return text if strength >= least else f"({text})"
 
 
-def _print(expr: Expr) -> tuple[str, int]:
+def _print(expr: ir.Expr) -> tuple[str, int]:
     """The text, and its precedence."""
-    if isinstance(expr, Const):
+    if isinstance(expr, ir.Const):
         return constant_text(expr), ATOM
-    if isinstance(expr, Var):
+    if isinstance(expr, ir.Var):
         return expr.name, ATOM
-    if isinstance(expr, Load):
+    if isinstance(expr, ir.Load):
         return f"{expr.buffer}[{expression_text(expr.position)}]", ATOM
-    if expr.op == SUM:
+    if expr.op == ir.SUM:
         return _sum(expr)
     types = [a.type for a in expr.arguments]
     if expr.op in INFIX and len(types) == 2 and expr.type == result_type(expr.op, types):
@@ -135,7 +113,7 @@ def _print(expr: Expr) -> tuple[str, int]:
     return _call(expr, types), ATOM
 
 
-def _sum(expr: Apply) -> tuple[str, int]:
+def _sum(expr: ir.Apply) -> tuple[str, int]:
     """A sum: one that falls with its largest stride begins with its constant."""
     *factors, constant = expr.immediate
     text = str(constant) if factors[0] < 0 else ""
@@ -149,16 +127,16 @@ def _sum(expr: Apply) -> tuple[str, int]:
     return text, PRODUCT if is_product else ADDITION
 
 
-def _call(expr: Apply, types: Sequence[str]) -> str:
+def _call(expr: ir.Apply, types: Sequence[str]) -> str:
     type = "" if expr.type == result_type(expr.op, types) else f":{expr.type}"
     facts = f"; {', '.join(map(str, expr.immediate))}" if expr.immediate else ""
     return f"{expr.op}{type}({', '.join(map(expression_text, expr.arguments))}{facts})"
 
 
-def constant_text(const: Const) -> str:
+def constant_text(const: ir.Const) -> str:
     """A constant with its type: f32(1.5), s8(-1), pred(true), c64(1.0, -0.0); positions are bare integers."""
     value, type = const
-    if type == INDEX:
+    if type == ir.INDEX:
         return str(value)
     kind = ELEMENT_TYPES[type].kind
     if kind == "pred":

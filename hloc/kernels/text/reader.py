@@ -13,30 +13,8 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput
 
 from hloc.errors import ParseError, Source, Span
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import ir
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import (
-    INDEX,
-    Apply,
-    Assign,
-    Atomic,
-    Barrier,
-    Buffer,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Shared,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 from hloc.kernels.operations import CONVERSIONS, result_type
 from hloc.kernels.text.printer import INFIX
 from hloc.kernels.verify import KernelError, verify_kernel
@@ -46,7 +24,7 @@ OF_SIGN = {sign: op for op, (sign, _) in INFIX.items()}
 DEEPEST = 200                   # nested brackets: the reader of expressions is recursive
 
 
-def read_loops(source: Source) -> list[Kernel]:
+def read_loops(source: Source) -> list[ir.Kernel]:
     """All kernels of a text. Raises ParseError if it is not loop IR or breaks one of its rules."""
     _refuse_deep(source)
     try:
@@ -91,9 +69,9 @@ class _Reader:
         place = token if isinstance(token, Token) else token.meta
         return ParseError(message, Span(self.source, place.start_pos or 0, place.end_pos or 1))
 
-    def kernel(self, node: Tree) -> Kernel:
+    def kernel(self, node: Tree) -> ir.Kernel:
         name, *buffers, wide, body = node.children
-        kernel = Kernel(name.strip('"'), tuple(self.buffer(b) for b in buffers if b is not None), self.block(body),
+        kernel = ir.Kernel(name.strip('"'), tuple(self.buffer(b) for b in buffers if b is not None), self.block(body),
                         wide=wide is not None)
         try:
             verify_kernel(kernel)
@@ -101,9 +79,9 @@ class _Reader:
             raise self.fail(str(error), name) from None
         return kernel
 
-    def buffer(self, node: Tree) -> Buffer:
+    def buffer(self, node: Tree) -> ir.Buffer:
         name, array, access = node.children
-        return Buffer(str(name), *self.array(name, array), str(access))
+        return ir.Buffer(str(name), *self.array(name, array), str(access))
 
     def array(self, name: Token, node: Tree) -> tuple[str, int]:
         type, size = node.children
@@ -111,77 +89,78 @@ class _Reader:
         return str(type), int(size)
 
     def element_type(self, token: Token) -> str:
-        if token != INDEX and token not in ELEMENT_TYPES:
+        if token != ir.INDEX and token not in ELEMENT_TYPES:
             raise self.fail("not an element type", token)
         return str(token)
 
     # -- statements
 
-    def block(self, node: Tree) -> tuple[Stmt, ...]:
+    def block(self, node: Tree) -> tuple[ir.Stmt, ...]:
         types, arrays = dict(self.types), dict(self.arrays)
         body = tuple(self.statement(child) for child in node.children)
         self.types, self.arrays = types, arrays
         return body
 
-    def statement(self, node: Tree) -> Stmt:
+    def statement(self, node: Tree) -> ir.Stmt:
         return getattr(self, node.data)(*node.children)
 
     def define(self, name: Token, type: str) -> str:
         self.types[name] = type
         return str(name)
 
-    def let(self, name: Token, value: Tree) -> Let:
+    def let(self, name: Token, value: Tree) -> ir.Let:
         read = self.expression(value)
-        return Let(self.define(name, read.type), read)
+        return ir.Let(self.define(name, read.type), read)
 
-    def mutable(self, name: Token, value: Tree, reassociable: Token | None) -> Mutable:
+    def mutable(self, name: Token, value: Tree, reassociable: Token | None) -> ir.Mutable:
         read = self.expression(value)
-        return Mutable(self.define(name, read.type), read, str(reassociable or ""))
+        return ir.Mutable(self.define(name, read.type), read, str(reassociable or ""))
 
-    def assign(self, name: Token, value: Tree) -> Assign:
-        return Assign(str(name), self.expression(value))
+    def assign(self, name: Token, value: Tree) -> ir.Assign:
+        return ir.Assign(str(name), self.expression(value))
 
-    def store(self, name: Token, position: Tree, value: Tree) -> Store:
-        return Store(str(name), self.expression(position), self.expression(value))
+    def store(self, name: Token, position: Tree, value: Tree) -> ir.Store:
+        return ir.Store(str(name), self.expression(position), self.expression(value))
 
-    def for_loop(self, kind: Token, lanes: Token | None, name: Token, extent: Tree, body: Tree) -> For:
+    def for_loop(self, kind: Token, lanes: Token | None, name: Token, extent: Tree, body: Tree) -> ir.For:
         read = self.expression(extent)
         types = dict(self.types)
-        self.define(name, INDEX)
+        self.define(name, ir.INDEX)
         statements = self.block(body)
         self.types = types
-        return For(str(name), read.value if isinstance(read, Const) else read, str(kind), statements, int(lanes or 0))
+        count = read.value if isinstance(read, ir.Const) else read
+        return ir.For(str(name), count, str(kind), statements, int(lanes or 0))
 
-    def while_loop(self, condition: Tree, body: Tree) -> While:
-        return While(self.expression(condition), self.block(body))
+    def while_loop(self, condition: Tree, body: Tree) -> ir.While:
+        return ir.While(self.expression(condition), self.block(body))
 
-    def condition(self, condition: Tree, then: Tree, otherwise: Tree | None) -> If:
-        return If(self.expression(condition), self.block(then), self.block(otherwise) if otherwise else ())
+    def condition(self, condition: Tree, then: Tree, otherwise: Tree | None) -> ir.If:
+        return ir.If(self.expression(condition), self.block(then), self.block(otherwise) if otherwise else ())
 
-    def last(self, count: Token, groups: Token, position: Tree, body: Tree) -> Last:
-        return Last(self.expression(position), int(groups), int(count), self.block(body))
+    def last(self, count: Token, groups: Token, position: Tree, body: Tree) -> ir.Last:
+        return ir.Last(self.expression(position), int(groups), int(count), self.block(body))
 
-    def local(self, name: Token, array: Tree) -> Local:
-        return Local(str(name), *self.array(name, array))
+    def local(self, name: Token, array: Tree) -> ir.Local:
+        return ir.Local(str(name), *self.array(name, array))
 
-    def shared(self, name: Token, array: Tree) -> Shared:
-        return Shared(str(name), *self.array(name, array))
+    def shared(self, name: Token, array: Tree) -> ir.Shared:
+        return ir.Shared(str(name), *self.array(name, array))
 
-    def barrier(self) -> Barrier:
-        return Barrier()
+    def barrier(self) -> ir.Barrier:
+        return ir.Barrier()
 
-    def atomic(self, op: Token, name: Token, position: Tree, value: Tree) -> Atomic:
-        return Atomic(str(op), str(name), self.expression(position), self.expression(value))
+    def atomic(self, op: Token, name: Token, position: Tree, value: Tree) -> ir.Atomic:
+        return ir.Atomic(str(op), str(name), self.expression(position), self.expression(value))
 
     # -- expressions
 
-    def expression(self, node: Tree) -> Expr:
+    def expression(self, node: Tree) -> ir.Expr:
         return self.EXPRESSIONS[node.data](self, node)
 
-    def index(self, node: Tree) -> Const:
-        return Const(int("".join(node.children)), INDEX)
+    def index(self, node: Tree) -> ir.Const:
+        return ir.Const(int("".join(node.children)), ir.INDEX)
 
-    def constant(self, node: Tree) -> Const:
+    def constant(self, node: Tree) -> ir.Const:
         type, _, values = str(node.children[0]).rstrip(")").partition("(")
         texts = [text.strip() for text in values.split(",")]
         row = ELEMENT_TYPES.get(type)
@@ -192,29 +171,29 @@ class _Reader:
             value = complex(*map(float, texts)) if row.kind == "complex" else read[row.kind](texts[0])
         except (AttributeError, KeyError, ValueError):
             raise self.fail("not a constant of an element type", node.children[0]) from None
-        return Const(value, type)
+        return ir.Const(value, type)
 
-    def variable(self, node: Tree) -> Var:
+    def variable(self, node: Tree) -> ir.Var:
         name = node.children[0]
         if name not in self.types:
             raise self.fail(f"no variable {name} here", name)
-        return Var(str(name), self.types[name])
+        return ir.Var(str(name), self.types[name])
 
-    def load(self, node: Tree) -> Load:
+    def load(self, node: Tree) -> ir.Load:
         name, position = node.children
         if name not in self.arrays:
             raise self.fail(f"no array {name} here", name)
-        return Load(str(name), self.expression(position), self.arrays[name])
+        return ir.Load(str(name), self.expression(position), self.arrays[name])
 
-    def infix(self, node: Tree) -> Apply:
+    def infix(self, node: Tree) -> ir.Apply:
         left, sign, right = node.children
         arguments = self.expression(left), self.expression(right)
         op = OF_SIGN[str(sign)]
-        if arguments[0].type == arguments[1].type == INDEX and op in ("add", "subtract", "multiply"):
+        if arguments[0].type == arguments[1].type == ir.INDEX and op in ("add", "subtract", "multiply"):
             return index_apply(op, *arguments)
-        return Apply(op, arguments, result_type(op, [a.type for a in arguments]))
+        return ir.Apply(op, arguments, result_type(op, [a.type for a in arguments]))
 
-    def call(self, node: Tree) -> Apply:
+    def call(self, node: Tree) -> ir.Apply:
         op, written, *rest, facts = node.children
         arguments = tuple(self.expression(child) for child in rest if child is not None)
         if not arguments:
@@ -223,7 +202,7 @@ class _Reader:
         if type is None:
             raise self.fail(f"{op} does not say to which type: write {op}:f32(...)" if op in CONVERSIONS
                             else f"{op} of {arguments[0].type}", op)
-        return Apply(str(op), arguments, type, tuple(map(int, facts.children)) if facts else ())
+        return ir.Apply(str(op), arguments, type, tuple(map(int, facts.children)) if facts else ())
 
     EXPRESSIONS = {"index": index, "constant": constant, "variable": variable, "load": load, "call": call,
                    "infix_sum": infix, "infix_product": infix, "comparison": infix}
