@@ -273,6 +273,16 @@ ENTRY e { x = f32[4] parameter(0)  start = token[] after-all()
   rd2 = (f32[4], token[]) recv-done(r2), channel_id=2
   ROOT z = f32[4] get-tuple-element(rd2), index=0 }
 """
+TUPLES = """HloModule m, num_partitions=3
+ENTRY e { x = f32[4] parameter(0)  n = s32[2] parameter(1)  start = token[] after-all()  both = (f32[4], s32[2]) tuple(x, n)
+  s = ((f32[4], s32[2]), u32[], token[]) send(both, start), channel_id=1, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}}
+  sd = token[] send-done(s), channel_id=1
+  r = ((f32[4], s32[2]), u32[], token[]) recv(sd), channel_id=1, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}}
+  rd = ((f32[4], s32[2]), token[]) recv-done(r), channel_id=1
+  d = (f32[4], s32[2]) get-tuple-element(rd), index=0  y = f32[4] get-tuple-element(d), index=0  m = s32[2] get-tuple-element(d), index=1
+  own = (f32[4], s32[2]) get-tuple-element(s), index=0  k = s32[2] get-tuple-element(own), index=1  c = u32[] get-tuple-element(r), index=1
+  ROOT t = (f32[4], s32[2], s32[2], u32[]) tuple(y, m, k, c) }
+"""
 SLICES = """HloModule m, num_partitions=3
 ENTRY e { x = f32[4,3] parameter(0)  y = f32[4,3] parameter(1)  i = s32[] parameter(2)
   zero = s32[] constant(0)  two = s32[] constant(2)
@@ -304,6 +314,7 @@ ENTRY e { x = f32[N] parameter(0)  z = s32[] constant(0)  s = (s32[], f32[N]) tu
 ROWS = [[np.int64([0, 1]), np.int64([1, 3]), np.int64([0, 2]), np.int64([1, 2])],
         [np.int64([2, 0]), np.int64([2, 1]), np.int64([1, 0]), np.int64([3, 1])]]
 FORMS = {"ring": (RING, lambda d: [np.arange(4, dtype=np.float32) + 10 * d]),
+         "tuples": (TUPLES, lambda d: [np.arange(4, dtype=np.float32) + 10 * d, np.int32([d, d + 5])]),
          "slices": (SLICES, lambda d: [np.arange(12, dtype=np.float32).reshape(4, 3) + 100 * d,
                                        -np.ones((4, 3), np.float32), np.int32(d)]),
          "sizes": (SIZES, lambda d: [np.arange(4, dtype=np.float32) * (d + 1)]),
@@ -323,7 +334,8 @@ def test_forms_give_what_the_evaluator_gives(form):
     for _ in range(3):
         got = run_concurrently(devices, [lambda e=e, a=a: e(*a) for e, a in zip(exes, arrays)])
         for results, want in zip(got, wanted):
-            np.testing.assert_allclose(results[0], want[0], rtol=1e-6, atol=1e-6)
+            for result, wanted_one in zip(results, want, strict=True):
+                np.testing.assert_allclose(result, wanted_one, rtol=1e-6, atol=1e-6)
 
 
 def test_meanings_of_the_forms():

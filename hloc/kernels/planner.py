@@ -374,9 +374,12 @@ class Planner:
             for is_done in (False, True):
                 steps.append(Draft(partial(_collective_step, instruction, exchange, blocks, number, is_done, given,
                                            taken)))
-        if instruction.opcode == "send":
-            self.copy(made[0], given[0], steps)
-        return made
+        if instruction.opcode not in ("send", "recv"):
+            return made
+        *data, context = leaves(instruction.shape)
+        for result, value in zip(made[:len(data)], given):       # of a send
+            self.copy(result, value, steps)
+        return [*made[:-1], self.constant(np.zeros((), numpy_dtype(context.element_type)), context)]
 
     def host_call(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
         """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py, collectives.py)."""

@@ -187,7 +187,7 @@ static int start_all_reduce(hloc_communicator *self, const hloc_collective *what
   hloc_meeting m = {0};
   const int64_t total = total_of(what);
   const int gathers = total <= HLOC_GATHERED_BYTES;
-  int error = meet(self, what, in, what->count, out, what->count, gathers ? total : total, total, &m);
+  int error = meet(self, what, in, what->count, out, what->count, total, total, &m);
   if (error || !m.count) return error;
   hloc_pending *p = m.pending;
   if (gathers) {
