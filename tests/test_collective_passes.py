@@ -14,11 +14,11 @@ from hloc.devices import device_counts
 from hloc.evaluate.simulate import evaluate_devices
 from hloc.inputs import entry_parameters, random_arrays
 from hloc.passes.context import PassContext
-from hloc.passes.pipelines import OVERLAP
+from hloc.passes.pipelines import COLLECTIVES, OVERLAP
 from hloc.passes.runner import run_passes
 from hloc.text import parse_module
 
-COLLECTIVE_PASSES = {one.__name__ for one in OVERLAP}
+COLLECTIVE_PASSES = {one.__name__ for one in (*COLLECTIVES, *OVERLAP)}
 CASES = [path for path in cases.CASES if path.parent.name in COLLECTIVE_PASSES]
 
 

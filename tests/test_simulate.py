@@ -149,6 +149,13 @@ ENTRY e { x = f32[1048576] parameter(0)  ROOT r = f32[1048576] all-reduce(x), re
     assert alone.devices == 1 and alone.timeline.exposed == 0 and not alone.traffic
 
 
+def test_combined_collectives_are_fewer(step):
+    many, few = (simulate(step, None, find_cluster("dgx-h100"), options=hloc.Options(passes={"combine_bytes": n}))
+                 for n in (0, 1 << 30))
+    assert sum(t.runs for t in few.traffic) < sum(t.runs for t in many.traffic)
+    assert few.sent == pytest.approx(many.sent)
+
+
 # -- meshes ------------------------------------------------------------------------------------------------------------
 
 def test_all_meshes_of_so_many_devices(step):

@@ -12,7 +12,6 @@ Collectives in loops count once for each round, where the number of rounds is kn
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from hloc.analysis.asynchronous import base_of
@@ -20,7 +19,7 @@ from hloc.analysis.links import Exchange, Level, exchange, permutation
 from hloc.analysis.loop_annotations import known_trip_count
 from hloc.analysis.while_loops import loop_of, trip_count
 from hloc.ir import Computation, Instruction, Module
-from hloc.ops.collectives import EXCHANGES
+from hloc.ops.collectives import EXCHANGES, device_groups, device_pairs
 from hloc.ops.device_groups import parse_groups
 
 ACROSS_BOTH = frozenset(["all-reduce", "all-gather", "reduce-scatter"])     # with a channel: replicas' partitions, too
@@ -106,42 +105,20 @@ def counts_of(module: Module) -> Counts:
     return Counts(int(module.attributes.get("replica_count", 1)), int(module.attributes.get("num_partitions", 1)))
 
 
-def device_groups(instruction: Instruction, counts: Counts) -> Sequence[Sequence[int]]:
-    """The devices that work together in a collective, by their numbers in the whole program."""
-    mode = "permute" if base_of(instruction) == "collective-permute" else "global"
-    text = str(instruction.get("source_target_pairs" if mode == "permute" else "replica_groups", "{}"))
-    channel = instruction.get("channel_id") is not None
-    if mode == "permute":
-        mode = "partitions" if channel else "replicas"
-    elif not instruction.get("use_global_device_ids", False):
-        across = channel and base_of(instruction) in ACROSS_BOTH
-        mode = "both" if across else "partitions" if channel else "replicas"
-    return _device_groups(text, mode, counts)
-
-
-@lru_cache(maxsize=256)
-def _device_groups(text: str, mode: str, counts: Counts) -> Sequence[Sequence[int]]:
-    replicas, partitions = counts
-    groups = parse_groups(text)
-    if mode == "partitions":
-        groups = groups or [list(range(partitions))]
-        return [[r * partitions + p for p in group] for r in range(replicas) for group in groups]
-    if mode == "replicas":
-        groups = groups or [list(range(replicas))]
-        return [[r * partitions + p for r in group] for p in range(partitions) for group in groups]
-    if mode == "both":
-        groups = groups or [list(range(replicas))]
-        return [[r * partitions + p for r in group for p in range(partitions)] for group in groups]
-    return groups or [list(range(counts.devices))]
+def largest_group(instruction: Instruction, counts: Counts) -> list[int]:
+    """The devices of a collective's largest group; of a permute a device and whom it sends to, the first such pair."""
+    if base_of(instruction) == "collective-permute":
+        return next((list(pair) for pair in device_pairs(instruction, *counts) if pair[0] != pair[1]), [])
+    return max(device_groups(instruction, *counts), key=len, default=[])
 
 
 def exchange_of(instruction: Instruction, levels: Sequence[Level], counts: Counts) -> Exchange:
     """What a collective takes on a network of such levels; of groups that differ in size, the largest."""
-    base, groups = base_of(instruction), device_groups(instruction, counts)
+    base = base_of(instruction)
     if base == "collective-permute":
-        pairs = [(pair[0], pair[1]) for pair in groups if len(pair) == 2]
+        pairs = device_pairs(instruction, *counts)
         return permutation(levels, pairs, instruction.operands[0].shape.num_bytes, counts.devices)
-    group = max(groups, key=len, default=())
+    group = largest_group(instruction, counts)
     size = sum(o.shape.num_bytes for o in instruction.operands)
     if base == "all-gather":
         size *= len(group)

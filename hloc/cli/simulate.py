@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hloc.cli.options import lenient_reading_options, mesh_option, module_argument
+from hloc.cli.options import Size, lenient_reading_options, mesh_option, module_argument
 from hloc.cli.terminal import Progress, counted, print_table, read_module, source_json, source_of, warn
 from hloc.errors import UsageError, printable
 from hloc.files import check_target, write
@@ -40,6 +40,9 @@ def _list_clusters(ctx: click.Context, _param, value: bool) -> None:
 @click.option("--table", "as_table", is_flag=True, help="Compare all meshes of so many devices, the fastest first.")
 @click.option("--overlap", type=click.Choice(["on", "off"]), default="on", show_default=True,
               help="off: a device waits for each collective at once.")
+@click.option("--combine", type=Size(), metavar="SIZE",
+              help="Collectives of a kind are combined up to so many bytes: there are fewer, but less of them can run "
+                   "beside kernels. Default: 30MiB.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Write the timeline as Chrome trace events, for Perfetto.")
@@ -49,13 +52,15 @@ def _list_clusters(ctx: click.Context, _param, value: bool) -> None:
 @click.option("--list-clusters", is_flag=True, is_eager=True, expose_value=False, callback=_list_clusters,
               help="List the clusters that have names and stop.")
 @lenient_reading_options
-def simulate_command(module, cluster, mesh, devices, as_table, overlap, output, trace, top, as_json, reading) -> None:
+def simulate_command(module, cluster, mesh, devices, as_table, overlap, combine, output, trace, top, as_json,
+                     reading) -> None:
     """Predict a step of MODULE on many devices: its time, how much of that is communication and how much of it is
     exposed, what a device sends along each axis of the mesh and over each kind of link, and its peak memory.
 
     MODULE is annotated with shardings, or partitioned already. All devices run the same program, so one is replayed:
     nothing is compiled or run, and no GPU is needed.
     """
+    from hloc.api import Options
     from hloc.tools.simulate import find_cluster, mesh_shapes, simulate
     from hloc.verify.unverified import blaming_faults
     for path, suffix in ((output, ".html"), (trace, ".json")):
@@ -68,17 +73,18 @@ def simulate_command(module, cluster, mesh, devices, as_table, overlap, output, 
     if as_table and (mesh or trace):
         raise UsageError("--table is about all meshes: leave out --mesh and --trace")
     chosen = find_cluster(cluster)
+    options = Options(passes={} if combine is None else {"combine_bytes": combine})
     told, shapes = None, []
     with Progress() as progress:
         parsed = read_module(module, reading, progress)
         with blaming_faults(parsed, "hloc simulate"):
             if as_table:
-                shapes = mesh_shapes(parsed, devices, chosen, overlap=overlap == "on",
+                shapes = mesh_shapes(parsed, devices, chosen, options=options, overlap=overlap == "on",
                                      progress=lambda done, total: progress.report("meshes", done, total))
             else:
                 progress.report("simulate")
-                told = simulate(parsed, mesh, chosen, title=module, overlap=overlap == "on", strict=reading.strict,
-                                warn=warn)
+                told = simulate(parsed, mesh, chosen, title=module, options=options, overlap=overlap == "on",
+                                strict=reading.strict, warn=warn)
     told = told or next((s.told for s in shapes if s.told), None)
     if told is None:
         raise UsageError(f"no mesh of these devices can be simulated: {shapes[0].problem}")

@@ -23,14 +23,16 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "excess_precision": ("on", "'on' or 'off'"),
     "f32": ("tf32", "'tf32' or 'exact'"),
     "memory_limit": (None, "a number of bytes, or None"),
+    "combine_bytes": (30 << 20, "a number of bytes"),
     "mesh": (None, "sizes of axes by name, as {'data': 4}, or None"),
 }
 VARIABLES = {"f32": "HLOC_F32"}             # of the environment
 
 
 def _is_right(name: str, value: Any) -> bool:
-    if name == "memory_limit":
-        return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+    if name in ("memory_limit", "combine_bytes"):
+        missing = value is None and name == "memory_limit"
+        return missing or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
     if name == "mesh":
         return value is None or isinstance(value, Mapping) and all(
             isinstance(k, str) and isinstance(n, int) and n > 0 for k, n in value.items())

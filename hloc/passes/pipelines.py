@@ -79,6 +79,22 @@ PARTITIONING: tuple[Pass | Repeat, ...] = (
     spmd_partitioner,
 )
 
+# Between devices.
+all_gather_combiner = LazyPass("all_gather_combiner", "all-gather")
+all_reduce_combiner = LazyPass("all_reduce_combiner", "all-reduce")
+all_reduce_reassociate = LazyPass("all_reduce_reassociate", "all-reduce")
+reduce_scatter_combiner = LazyPass("reduce_scatter_combiner", "reduce-scatter")
+reduce_scatter_creator = LazyPass("reduce_scatter_creator", "all-reduce")
+while_loop_all_reduce_code_motion = LazyPass("while_loop_all_reduce_code_motion", "all-reduce")
+COLLECTIVES: tuple[Pass | Repeat, ...] = (
+    all_reduce_reassociate,
+    while_loop_all_reduce_code_motion,
+    reduce_scatter_creator,
+    all_reduce_combiner,
+    all_gather_combiner,
+    reduce_scatter_combiner,
+)
+
 # Behind the pipelines, for a device that can send and compute at the same time.
 async_collective_creator = LazyPass("async_collective_creator")
 latency_hiding_scheduler = LazyPass("latency_hiding_scheduler")
@@ -135,6 +151,7 @@ TARGET_INDEPENDENT: tuple[Pass | Repeat, ...] = (
     index_narrowing,
     optimization_barrier_expander,
     SIMPLIFICATION,
+    *COLLECTIVES,
     while_loop_trip_count_annotator,
 )
 
@@ -212,6 +229,11 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (hlo_rematerialization, copy_insertion, "recomputed arrays are read, and overwritten, at other positions"),
     (flatten_call_graph, copy_insertion, "whether a branch may overwrite an array depends on one conditional"),
     (hlo_memory_scheduler, copy_insertion, "whether an array is still needed depends on the order"),
+    (while_loop_unroller, while_loop_all_reduce_code_motion, "all-reduces of unrolled loops are combined, not moved"),
+    (all_reduce_reassociate, all_reduce_combiner, "all-reduces that are one are not to be combined"),
+    (reduce_scatter_creator, all_reduce_combiner, "an all-reduce of several arrays is no reduce-scatter"),
+    (reduce_scatter_creator, reduce_scatter_combiner, "it makes reduce-scatters"),
+    (while_loop_all_reduce_code_motion, all_reduce_combiner, "what left a loop is combined with others"),
     (algebraic_simplifier, index_narrowing, "the range of an index is known after simplification"),
     (while_loop_simplifier, while_loop_trip_count_annotator,
      "the limit is known after constants moved into the condition"),

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from hloc.api import Options
 from hloc.errors import HlocError, UsageError
 from hloc.ir import Module
 from hloc.tools.simulate.cluster import Cluster
@@ -24,8 +25,8 @@ class Shape(NamedTuple):
     problem: str = ""
 
 
-def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, overlap: bool = True,
-                progress: Callable[[int, int], None] | None = None) -> list[Shape]:
+def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, options: Options | None = None,
+                overlap: bool = True, progress: Callable[[int, int], None] | None = None) -> list[Shape]:
     """Those that take least time first, those that cannot be last. devices: None: as many as the annotations have."""
     divided = one_device(module)
     if divided.mesh is None:
@@ -41,7 +42,7 @@ def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, overla
             progress(number, len(shapes))
         mesh = dict(zip(names, sizes))
         try:
-            found.append(Shape(mesh, simulate(module, mesh, cluster, overlap=overlap)))
+            found.append(Shape(mesh, simulate(module, mesh, cluster, options=options, overlap=overlap)))
         except HlocError as error:
             found.append(Shape(mesh, None, error.message))
     return sorted(found, key=lambda s: s.told.timeline.total if s.told else math.inf)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hloc.analysis.aliasing import leaf_values, module_invariants
 from hloc.analysis.asynchronous import base_of, started
-from hloc.analysis.communication import Counts, counts_of, device_groups, exchange_of
+from hloc.analysis.communication import Counts, counts_of, exchange_of, largest_group
 from hloc.analysis.links import Exchange
 from hloc.analysis.liveness import peak_bytes
 from hloc.analysis.timeline import Timeline, replay
@@ -40,7 +40,7 @@ class Traffic(NamedTuple):
     """Collectives along the same axes of the mesh, in one step of one device.
 
     axes     their names; "" where the devices follow none, or the module came partitioned
-    groups   how many devices work together
+    groups   how many devices work together; of permutes two
     sent     bytes that a device sends, over the links of each level
     seconds  that they take; exposed: of those, how long the device only waits
     """
@@ -183,7 +183,7 @@ def axes_of(instruction: Instruction, counts: Counts, mesh: DeviceMesh | None) -
     """The axes of the mesh along which the devices of a collective differ: "data, model"; "" without a mesh."""
     if mesh is None or mesh.size != counts.devices:
         return NO_AXES
-    group = max(device_groups(instruction, counts), key=len, default=())
+    group = largest_group(instruction, counts)
     places: list[int | None] = [None] * len(mesh.sizes)
     numbers = {int(device): place for place, device in enumerate(mesh.grid().reshape(-1))}
     found = set()
@@ -203,9 +203,7 @@ def _traffic(timeline: Timeline, exchanges: Mapping[Instruction, Exchange], axes
              counts: Counts) -> Sequence[Traffic]:
     found: dict[tuple[str, int], list] = {}
     for instruction, one in timeline.transfers.items():
-        groups = device_groups(instruction, counts)
-        pairs = base_of(instruction) == "collective-permute"
-        size = len({n for g in groups for n in g}) if pairs else max(map(len, groups), default=0)
+        size = len(largest_group(instruction, counts))
         sent = exchanges[instruction].sent
         row = found.setdefault((axes[instruction], size), [0, [0.0] * len(sent), 0.0, 0.0])
         row[0] += one.runs

@@ -1,0 +1,132 @@
+"""Makes one collective of several of the same kind: what all_reduce_combiner and its sisters share.
+
+    a = f32[8] all-reduce(x), ...        =>     t = (f32[8], f32[4]) all-reduce(x, y), ...
+    b = f32[4] all-reduce(y), ...               a = f32[8] get-tuple-element(t), index=0
+                                                b = f32[4] get-tuple-element(t), index=1
+
+Only collectives of which none needs another are combined, and only those of equal keys, up to a number of bytes: one
+larger than that stays alone. Each element is computed as before, so results are the same bit for bit. Source of method
+and limits: xla/service/collective_combiner_utils.h, xla/service/collective_utils.h.
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Sequence
+
+from hloc.ir import Computation, Instruction, Module, Shape
+from hloc.passes.rewriter import Names, control_dependent, count_uses, remove_dead, unfused_computations
+from hloc.sharding.rules import combiner_of
+
+MOST_OPERANDS = 256
+GROUPS = ("replica_groups", "use_global_device_ids", "constrain_layout", "mode")
+
+Key = Callable[[Instruction], Hashable]
+
+
+def groups_key(instruction: Instruction) -> tuple[Hashable, ...]:
+    """Which devices work together, and by which rule of counting them."""
+    return (instruction.get("channel_id") is not None, *(str(instruction.get(name)) for name in GROUPS))
+
+
+def reduction_key(instruction: Instruction) -> tuple[Hashable, ...]:
+    """The same, and how elements are joined."""
+    joined = combiner_of(instruction) or instruction.get("to_apply")
+    return (*groups_key(instruction), joined, instruction.operands[0].shape.element_type)
+
+
+def combine(module: Module, opcode: str, key: Key, most: int) -> bool:
+    """Combine collectives of one opcode in every computation, up to `most` bytes of results. True if there were several
+    of a kind."""
+    changed = False
+    for computation in unfused_computations(module):
+        if sum(i.opcode == opcode for i in computation.instructions) > 1:
+            names = Names(i.name for i in computation.instructions)
+            while group := _group(computation, opcode, key, most):
+                _join(computation, group, names)
+                changed = True
+    return changed
+
+
+def drop_replaced(module: Module, replaced: set[Instruction]) -> None:
+    """Take out collectives that nobody reads any more, and what only they needed. Others that nobody reads stay:
+    devices meet there."""
+    for computation in unfused_computations(module):
+        if replaced.isdisjoint(computation.instructions):
+            continue
+        uses, gone = count_uses(computation), set()
+        for instruction in reversed(computation.instructions):
+            if instruction in replaced and not uses[instruction]:
+                gone.add(instruction)
+                for operand in instruction.operands:
+                    uses[operand] -= 1
+        computation.instructions = [i for i in computation.instructions if i not in gone]
+        remove_dead(computation)
+
+
+def _group(computation: Computation, opcode: str, key: Key, most: int) -> list[Instruction]:
+    """The first collectives that can be one; [] where there are none."""
+    pinned = control_dependent(computation)
+    found = [i for i in computation.instructions
+             if i.opcode == opcode and len(i.operands) == 1 and i.shape.is_array and i not in pinned]
+    needs = _needs(computation, found)
+    groups: dict[Hashable, list[tuple[int, int]]] = {}               # (members' bits, bytes) of each that is not full
+    members: dict[int, list[Instruction]] = {}
+    for n, instruction in enumerate(found):
+        size = instruction.shape.num_bytes
+        open_groups = groups.setdefault(key(instruction), [])
+        for place, (bits, taken) in enumerate(open_groups):
+            if taken + size <= most and bits.bit_count() < MOST_OPERANDS and not needs[instruction] & bits:
+                members[bits | 1 << n] = [*members.pop(bits), instruction]
+                open_groups[place] = (bits | 1 << n, taken + size)
+                break
+        else:
+            open_groups.append((1 << n, size))
+            members[1 << n] = [instruction]
+    return next((one for one in members.values() if len(one) > 1), [])
+
+
+def _needs(computation: Computation, found: Sequence[Instruction]) -> dict[Instruction, int]:
+    """For each instruction the collectives that it depends on, as bits by their numbers."""
+    own = {instruction: 1 << n for n, instruction in enumerate(found)}
+    needs: dict[Instruction, int] = {}
+    for instruction in computation.instructions:
+        bits = 0
+        for other in (*instruction.operands, *instruction.control_predecessors):
+            bits |= needs[other] | own.get(other, 0)
+        needs[instruction] = bits
+    return needs
+
+
+def _join(computation: Computation, group: Sequence[Instruction], names: Names) -> None:
+    """One collective for all of the group; its members become elements of its result."""
+    first = group[0]
+    attributes = {k: v for k, v in first.attributes.items() if k != "sharding"}
+    joined = Instruction(names.fresh(first.opcode), first.opcode, Shape.tuple([i.shape for i in group]),
+                         [i.operands[0] for i in group], attributes, span=first.span)
+    for n, member in enumerate(group):
+        member.opcode, member.operands = "get-tuple-element", [joined]
+        kept = {k: v for k, v in member.attributes.items() if k in ("metadata", "frontend_attributes")}
+        member.attributes = {**kept, "index": n}
+    computation.instructions = in_order([*computation.instructions, joined])
+
+
+def in_order(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, each behind what it needs, else as they stand."""
+    position = {i: n for n, i in enumerate(instructions)}
+    before = {i: set((*i.operands, *i.control_predecessors)) for i in instructions}
+    followers: dict[Instruction, list[Instruction]] = {i: [] for i in instructions}
+    for i, those in before.items():
+        for other in those:
+            followers[other].append(i)
+    left = {i: len(those) for i, those in before.items()}
+    ready = [position[i] for i in instructions if not left[i]]
+    heapq.heapify(ready)
+    order: list[Instruction] = []
+    while ready:
+        instruction = instructions[heapq.heappop(ready)]
+        order.append(instruction)
+        for other in followers[instruction]:
+            left[other] -= 1
+            if not left[other]:
+                heapq.heappush(ready, position[other])
+    return order
