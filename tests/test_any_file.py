@@ -100,13 +100,15 @@ def test_one_error(files, name, place, file, capfd, monkeypatch):
     one_error(command_line(name, place, file), file, capfd, monkeypatch)
 
 
-def test_a_hundred_megabytes(files, capfd, monkeypatch):
-    """As a module such a file takes half a minute: its lexer tries every word at the one long word."""
+@pytest.mark.parametrize("name, place", [("run", "--inputs"), ("run", "module"), ("opt", "module")])
+def test_a_hundred_megabytes(files, name, place, capfd, monkeypatch):
+    """Of one word (hloc/text/long_words.py)."""
     monkeypatch.chdir(files)
     with open("longest", "wb") as file:
         for _ in range(LONGEST >> 20):
             file.write(b"a" * (1 << 20))
-    one_error(["run", "add.hlo", "-t", "cpu", "--inputs", "longest"], "longest", capfd, monkeypatch)
+    words = ["longest"] if place == "module" else ["add.hlo", place, "longest"]
+    one_error([name, *words, "-t", "cpu"], "longest", capfd, monkeypatch)
 
 
 def test_every_command_is_tried():

@@ -13,6 +13,10 @@ KEYS = {
     "run add.hlo -t cpu": "percentiles results seconds warm_up_seconds",
     "check add.hlo -t cpu": "agrees causes error moved note result shape tolerance type unstable where",
     "bisect add.hlo -t cpu": "culprit kernels ran_kernels results step steps",
+    "reduce add.hlo -o small.hlo --command false": "inputs instructions of output reasons",
+    "report add.hlo -t cpu -o made.html --measure --repeat 1": "bytes collectives flops instructions instructions_read "
+        "kernels launches measured other_targets output passes peak predicted problem reasons stages target",
+    "graph add.hlo -o made.html --cost bytes": "costs instructions output unit",
     "extract add.hlo --around s -o part.hlo": "inputs instructions of output parameters results",
     "bundle add.hlo -o case.zip": "bytes exit_code flags inputs module output versions",
     "nans add.hlo": "origins results",
@@ -38,6 +42,17 @@ def test_keys(line, tmp_path, monkeypatch, capfd):
     printed = capfd.readouterr()
     told = json.loads(printed.err if "--time-passes" in line else printed.out)      # stdout may be the program's text
     assert told and set(KEYS[line].split()) <= set(told[0] if isinstance(told, list) else told)
+
+
+def test_a_report_of_collectives(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "a { x = f32[] parameter(0) y = f32[] parameter(1) ROOT s = f32[] add(x, y) }\nENTRY e {\n" \
+           "  x = f32[8] parameter(0)\n  ROOT r = f32[8] all-reduce(x), replica_groups={{0,1}}, to_apply=a\n}\n"
+    (tmp_path / "sum.hlo").write_text(text)
+    monkeypatch.setattr(sys, "argv", "hloc report sum.hlo -o made.html --predict none --json".split())
+    main()
+    (row,) = json.loads(capfd.readouterr().out)["collectives"]
+    assert row == {"opcode": "all-reduce", "axis": "", "groups": row["groups"], "instructions": 1, "bytes": 32}
 
 
 def test_every_command_with_json_is_here():

@@ -18,6 +18,7 @@ from hloc.proto.varints import decode_varints, encode_varints, varint
 from hloc.proto.wire import MAX_DEPTH, ByteSource, decode, encode
 from hloc.proto.writer import module_record
 from hloc.text import parse_module, parse_modules
+from hloc.text.long_words import LONGEST_WORD
 
 TESTDATA = Path(__file__).parent.parent / "testdata"
 EXAMPLES = sorted((TESTDATA / "proto").glob("*.hlo"))
@@ -159,13 +160,17 @@ def test_errors_name_the_byte_and_the_instruction():
     (lambda m: m["computations"][0].update(root_id=9), "has no root 9"),
     (lambda m: m["computations"][0]["instructions"][0]["shape"].update(dimensions=[-3]), "cannot be negative"),
     (lambda m: m.update(computations=[]), "no computations"),
+    (lambda m: m.update(name="a" * LONGEST_WORD), "a name of 65,536 characters: names have fewer than 65,536"),
+    (lambda m: m["computations"][0].update(name="a" * LONGEST_WORD), "a name of 65,536 characters"),
+    (lambda m: m["computations"][0]["instructions"][1].update(name="a" * LONGEST_WORD), "a name of 65,536 characters"),
     (lambda m: m.update(schedule={"sequences": [{"key": 1, "value": {"instruction_ids": [2, 1]}}]}),
      "scheduled before its operands"),
 ])
 def test_wrong_modules(change, message):
     record = proto_of(TINY)
     change(record)
-    assert message in error_of(record)
+    error = error_of(record)
+    assert message in error and len(error) < 1000
 
 
 def test_literals_have_as_many_elements_as_their_shape():

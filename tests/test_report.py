@@ -15,11 +15,11 @@ from hloc.pages import charts
 from hloc.pages.report_page import report_page
 from hloc.targets import find
 from hloc.tools.explain import explain
+from hloc.tools.formatting import time_text
 from hloc.tools.gpu_times import gpu_times
 from hloc.tools.report import make_report
 from hloc.tools.report.collectives import axis_of, described
 from hloc.tools.report.lines import code_lines
-from hloc.tools.shown import time_text
 
 SOFTMAX = """HloModule softmax
 add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }

@@ -22,6 +22,7 @@ from hloc.ir.printer import print_instruction, print_module
 from hloc.ir.types import ELEMENT_TYPES
 from hloc.text import parse_instruction, parse_module, parse_modules, parse_shape
 from hloc.text.header import aliases, donors
+from hloc.text.long_words import LONGEST_WORD
 from hloc.text.opcodes import signature
 
 DATA = Path(__file__).parents[1] / "testdata"
@@ -291,3 +292,26 @@ def long_text(count: int) -> str:
              f'metadata={{op_name="jit(train_step)/block{i % 7}/add" stack_frame_id={i}}}' for i in range(1, count)]
     return "HloModule m\n\nENTRY %e (v.0: f32[32,56,56,64]) -> f32[32,56,56,64] {\n" \
            "  %v.0 = f32[32,56,56,64]{3,2,1,0} parameter(0)\n" + "\n".join(lines) + "\n}\n"
+
+
+@pytest.mark.parametrize("text, place", [
+    ("HloModule {}\n\nENTRY e {{ ROOT p = f32[] parameter(0) }}", "1:11"),
+    ("HloModule m\n\nENTRY e {{ ROOT {} = f32[] parameter(0) }}", "3:16"),
+    ("HloModule m\n\nENTRY e {{ a = f32[] parameter(0) ROOT p = f32[] negate(%{}) }}", "3:57"),
+    ("HloModule m\n\nENTRY e {{ ROOT p = f32[] parameter(0), {}=3 }}", "3:40"),
+    ("// {0}\nHloModule m, frontend_attributes={{a=\"it's \\\" {0}\"}} /* {0} */\n\n"
+     "ENTRY e {{ ROOT {0} = f32[] parameter(0) }}", "4:16"),
+])
+def test_words_have_a_bound(text, place):
+    """Names and numbers; strings and comments hold words of any length."""
+    with pytest.raises(ParseError, match=r"m.hlo:" + place + ": error: a word of 65,537 characters: names and numbers "
+                                         "have at most 65,536"):
+        parse_module(text.format("a" * (LONGEST_WORD + 1)), "m.hlo")
+
+
+def test_longest_words():
+    """A name of the longest size; longer ones in strings and comments."""
+    name, more = "a" * LONGEST_WORD, "a" * (3 * LONGEST_WORD)
+    module = parse_module(f"// {more}\nHloModule {name}, frontend_attributes={{a=\"it's \\\" {more}\"}} /* {more} */\n\n"
+                          f"ENTRY e {{ ROOT {name} = f32[] parameter(0) }}")
+    assert (module.name, module.entry.root.name) == (name, name)

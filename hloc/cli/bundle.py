@@ -25,7 +25,7 @@ from hloc.cli.saved_inputs import save_inputs
 from hloc.cli.terminal import Progress, counted, input_reader
 from hloc.errors import BuildError, HlocError
 from hloc.files import check_target, writing
-from hloc.tools.shown import size_text
+from hloc.tools.formatting import size_text
 
 EPILOG = """\b
 Examples:

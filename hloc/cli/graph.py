@@ -37,10 +37,11 @@ Examples:
               help="With --about: how many operands or users away.")
 @click.option("--cost", metavar="time|bytes|flops|FILE", help="What makes a node larger: predicted time, bytes or "
               "flops of one execution; or times in a FILE that hloc run --profile --json printed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the number of nodes, and what --cost says, as JSON.")
 @fusion_option
 @precision_options
 @lenient_reading_options
-def graph_command(module, output, after, target, about, radius, cost, fusion, precision, reading) -> None:
+def graph_command(module, output, after, target, about, radius, cost, as_json, fusion, precision, reading) -> None:
     """Write MODULE as a graph: instructions are nodes in the colours of their kernels, arrays are edges."""
     from hloc.targets import find
     from hloc.tools.graph import Graph, neighbourhood
@@ -61,8 +62,14 @@ def graph_command(module, output, after, target, about, radius, cost, fusion, pr
         sizes, unit = _sizes(cost, parsed, chosen)
         graph = Graph(parsed, shown, sizes, unit)
         write(output, _text(graph, output.suffix, _title(module, after, about)))
-    count = sum(len(graph.of(c)) for c in parsed.computations)
-    click.echo(f"{output}: {counted(count, 'instruction')}")
+    nodes = [(c, i) for c in parsed.computations for i in graph.of(c)]
+    if as_json:
+        click.echo(json.dumps({
+            "output": str(output), "instructions": len(nodes), "unit": unit or None,
+            "costs": [{"computation": c.name, "instruction": i.name, "cost": sizes[i]}
+                      for c, i in nodes if i in sizes]}, indent=1))
+        return
+    click.echo(f"{output}: {counted(len(nodes), 'instruction')}")
 
 
 def _title(module: str, after: str | None, about: str | None) -> str:

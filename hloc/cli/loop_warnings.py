@@ -9,8 +9,8 @@ from hloc.analysis.cost import main_operation
 from hloc.cli.terminal import counted, line_of, source_json, source_of
 from hloc.errors import printable
 from hloc.ir import Instruction
+from hloc.tools.formatting import size_text
 from hloc.tools.loop_copies import CopyingLoop, LoopCopy
-from hloc.tools.shown import size_text
 
 SHOWN = 5
 

@@ -18,7 +18,7 @@ from hloc.cli.options import (
 )
 from hloc.cli.run_devices import for_devices
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, source_json, source_of
-from hloc.tools.shown import size_text
+from hloc.tools.formatting import size_text
 
 EPILOG = """\b
 Examples:

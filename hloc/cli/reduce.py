@@ -1,6 +1,7 @@
 """hloc reduce: the smallest module on which a comparison still fails."""
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,8 +37,10 @@ Examples:
                    "MODULE; {module} and {inputs} in it stand for files. A crash is an exit code, too.")
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), metavar="SECONDS",
               help="A COMMAND that takes longer counts as a different exit code.")
+@click.option("--json", "as_json", is_flag=True, help="Print what became of the module as JSON.")
 @reading_options
-def reduce_command(module, inputs, output, target, against, tolerance, command_line, timeout, reading) -> None:
+def reduce_command(module, inputs, output, target, against, tolerance, command_line, timeout, as_json,
+                   reading) -> None:
     """Make MODULE as small as possible while hloc check still fails on it for the same reason: a result differs by more
     than rounding explains, and for the same named cause if there is one; or the same error occurs.
 
@@ -63,6 +66,10 @@ def reduce_command(module, inputs, output, target, against, tolerance, command_l
     write(output, str(case.module))
     save_inputs(data, case.arrays, is_saved)
     before, after = (sum(1 for _ in m.instructions()) for m in (parsed, case.module))
+    if as_json:
+        click.echo(json.dumps({"reasons": sorted(wanted), "instructions": after, "of": before, "output": str(output),
+                               "inputs": str(data)}, indent=1))
+        return
     click.echo(f"{'; '.join(sorted(wanted))}: {before} instructions became {after}; {output} and its inputs {data}")
 
 

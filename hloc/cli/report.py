@@ -1,6 +1,7 @@
 """hloc report: one page about a module's kernels, their times, and the reasons."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hloc.cli.options import (
 from hloc.cli.terminal import Progress, counted, input_reader, read_module
 from hloc.errors import UsageError
 from hloc.files import check_target, write
-from hloc.tools.shown import size_text
+from hloc.tools.formatting import size_text
 
 OTHERS = ("cpu", "a100", "h100", "h200", "b200")
 NONE = "none"
@@ -43,10 +44,11 @@ Examples:
 @click.option("--measure", is_flag=True, help="Compile and run the module as well, and show what its kernels took.")
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1), metavar="N",
               help="With --measure: number of runs, of which the medians are shown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures of the page as JSON.")
 @fusion_option
 @precision_options
 @lenient_reading_options
-def report_command(module, inputs, output, target, others, measure, repeat, fusion, precision,
+def report_command(module, inputs, output, target, others, measure, repeat, as_json, fusion, precision,
                    reading) -> None:
     """Write a page about MODULE: its size and predicted time, its kernels with HLO, loop IR and C or CUDA C side by
     side, a roofline, memory over time, why kernels were not fused, what each pass changed, compile time, collectives.
@@ -78,7 +80,31 @@ def report_command(module, inputs, output, target, others, measure, repeat, fusi
         progress.report("page")
         text = report_page(told)
         write(output, text)
+    if as_json:
+        click.echo(json.dumps({"output": str(output), **_as_json(told)}, indent=1))
+        return
     click.echo(f"{output}: {counted(len(told.kernels), 'kernel')}, {size_text(len(text))}")
+
+
+def _as_json(told) -> dict:
+    """The figures of a Report. Times are in seconds of a run."""
+    return {
+        "target": told.target.name, "problem": told.problem or None, "instructions_read": told.read,
+        "instructions": sum(len(c.instructions) for c in told.module.computations),
+        "predicted": told.seconds, "measured": told.measured, "launches": told.launches, "bytes": told.moved,
+        "flops": told.flops, "peak": told.program.peak if told.program else None,
+        "other_targets": [{"target": o.name, "predicted": None if o.problem else o.seconds, "launches": o.launches,
+                           "problem": o.problem or None} for o in told.others],
+        "kernels": [{"name": k.name, "instructions": [i.name for i in k.instructions], "predicted": k.predicted,
+                     "measured": k.measured, "bound": k.bound, "runs": k.runs, "bytes": k.bytes, "flops": k.flops}
+                    for k in told.kernels],
+        "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],
+        "passes": [{"name": p.name, "seconds": p.seconds, "instructions": p.instructions} for p in told.passes],
+        "collectives": [{"opcode": c.opcode, "axis": c.axis, "groups": c.groups, "instructions": c.instructions,
+                         "bytes": c.size}
+                        for c in told.collectives],
+        "stages": told.stages,
+    }
 
 
 def _measured(module, target: str, options, inputs, repeat: int) -> tuple[float, dict[str, float], Any]:

@@ -47,7 +47,7 @@ from hloc.cli.run_devices import (
 from hloc.cli.run_trace import check_trace, write_device_traces, write_trace
 from hloc.cli.terminal import Progress, input_reader, read_program, results_table, tell_of_gpu
 from hloc.errors import UsageError
-from hloc.tools.shown import first_values
+from hloc.tools.formatting import first_values
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,7 +22,7 @@ from hloc.errors import HlocError, UsageError
 from hloc.inputs import Named, entry_parameters
 from hloc.inputs.global_arrays import parameters_of
 from hloc.ir import Module, reachable_computations
-from hloc.tools.shown import first_values
+from hloc.tools.formatting import first_values
 from hloc.tools.timings import Summary
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hloc.cli.options import Size, lenient_reading_options, mesh_option, module_
 from hloc.cli.terminal import Progress, counted, print_table, read_module, source_json, source_of, warn
 from hloc.errors import UsageError, printable
 from hloc.files import check_target, write
-from hloc.tools.shown import size_text, time_text
+from hloc.tools.formatting import size_text, time_text
 
 EPILOG = """\b
 Examples:

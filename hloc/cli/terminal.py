@@ -20,7 +20,7 @@ from hloc.cli.options import Reading
 from hloc.errors import Span, UsageError, printable
 from hloc.files import read_at_most
 from hloc.inputs import Named
-from hloc.tools.shown import array_cells
+from hloc.tools.formatting import array_cells
 
 PROGRESS_AFTER_SECONDS = 1.0
 

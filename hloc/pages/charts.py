@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hloc.pages.page import text
+from hloc.tools.formatting import size_text
 
 WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 78, 16, 14, 44
 MOST_STEPS = 1_500                    # of a line: more are thinner than a pixel
 SMALLEST, LARGEST = 4.0, 15.0         # radius of a dot
 UNITS = ("", "k", "M", "G", "T", "P")
-BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Dot(NamedTuple):
@@ -124,7 +124,7 @@ def memory_chart(live: Sequence[int], peak_at: int) -> str:
     for n in range(round(high / step) + 1):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(n * step)}" y2="{y(n * step)}"/>'
                      f'<text class="tick" x="{LEFT - 6}" y="{y(n * step) + 4}" text-anchor="end">'
-                     f"{size_text(n * step)}</text>")
+                     f"{size_text(round(n * step))}</text>")
     for position in dict.fromkeys((0, count // 2, count)):
         parts.append(f'<text class="tick" x="{x(position)}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">'
                      f"{position:,}</text>")
@@ -176,12 +176,3 @@ def short(value: float) -> str:
     """1.23 T, with a space behind: a unit follows."""
     power = min(len(UNITS) - 1, max(0, int(math.log10(value) // 3))) if value >= 1 else 0
     return f"{value / 1000 ** power:.3g} {UNITS[power]}"
-
-
-def size_text(size: float) -> str:
-    """Bytes as 1.5 MiB."""
-    power = 0
-    while size >= 1024 and power < len(BINARY) - 1:
-        size, power = size / 1024, power + 1
-    digits = 0 if power == 0 or size >= 100 or size == int(size) else 1
-    return f"{size:.{digits}f} {BINARY[power]}"

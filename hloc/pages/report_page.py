@@ -13,13 +13,13 @@ from hloc.analysis.cost import main_operation
 from hloc.errors import printable
 from hloc.ir import Instruction
 from hloc.pages import charts
-from hloc.pages.charts import short, size_text
+from hloc.pages.charts import short
 from hloc.pages.diff_page import sections
 from hloc.pages.page import asset, page, text
+from hloc.tools.formatting import size_text, time_text
 from hloc.tools.report.kernels import KernelReport
 from hloc.tools.report.lines import Line
 from hloc.tools.report.report import PassReport, Report
-from hloc.tools.shown import time_text
 
 MOST_PASS_ROWS = 500            # lines of one pass's diff
 MOST_DIFF_CHARACTERS = 1_500_000    # of the diffs of all passes, as markup

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hloc.pages.page import asset, page, text
 from hloc.pages.report_page import Cells, table
 from hloc.pages.timeline_chart import timeline_chart
-from hloc.tools.shown import size_text, time_text
+from hloc.tools.formatting import size_text, time_text
 from hloc.tools.simulate.shapes import Shape
 from hloc.tools.simulate.simulation import Simulation
 

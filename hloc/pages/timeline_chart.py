@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hloc.analysis.timeline import LOOP, REST, TRANSFER, WAIT, Slice
 from hloc.pages.page import text
-from hloc.tools.shown import time_text
+from hloc.tools.formatting import time_text
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 1000, 34, 110, 12, 8
 HEIGHT = TOP + 2 * (ROW + 10) + 30

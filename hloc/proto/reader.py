@@ -26,12 +26,14 @@ from hloc.proto.shapes import ShapeReader
 from hloc.proto.wire import ByteSource, Record
 from hloc.text.attributes import WORDS
 from hloc.text.instructions import check_signature, unknown_opcode
+from hloc.text.long_words import LONGEST_WORD
 from hloc.text.opcodes import COMMON, signature
 
 Warn = Callable[[str, Span], None]
 TO_APPLY = frozenset(["call", "map", "reduce", "reduce-window", "all-reduce", "all-reduce-start", "reduce-scatter",
                       "scatter", "sort", "scan"])
 ASYNC = frozenset(["async-start", "async-update", "async-done"])
+SHOWN = 80                      # characters of names in messages
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
@@ -55,6 +57,13 @@ class _ModuleReader:
     def error(self, message: str, record: Record) -> ParseError:
         return ParseError(message, self.span(record))
 
+    def name(self, record: Record, default: str) -> str:
+        """Its name, or `default` with none. Raises ParseError for one that the text could not have."""
+        name = record["name"] or default
+        if len(name) >= LONGEST_WORD:
+            raise self.error(f"a name of {len(name):,} characters: names have fewer than {LONGEST_WORD:,}", record)
+        return _name(name)
+
     def span(self, record: Record) -> Span:
         return Span(self.source, record.offset, record.offset + 1)
 
@@ -66,7 +75,7 @@ class _ModuleReader:
             raise self.error("the module has no computations", self.record)
         entry = self.entry(computations)
         hidden = self.expanded - self.called - {entry}
-        module = Module(_name(self.record["name"] or "module"), [c for c in computations if c not in hidden], entry,
+        module = Module(self.name(self.record, "module"), [c for c in computations if c not in hidden], entry,
                         read_header(self.record, self.shapes), read_tables(self.record), self.source)
         module.is_scheduled = "schedule" in self.record
         return module
@@ -83,13 +92,14 @@ class _ModuleReader:
     # -- computations --------------------------------------------------------------------------------------------------
 
     def computation(self, record: Record, order: Iterable[int] | None) -> Computation:
-        computation = Computation(unique(_name(record["name"] or "computation"), self.names), span=self.span(record))
+        computation = Computation(unique(self.name(record, "computation"), self.names), span=self.span(record))
         by_id: dict[int, Instruction] = {}
         records: dict[Instruction, Record] = {}
         names: dict[str, int] = {}
         for part in record["instructions"]:
             if isinstance(self.source, ByteSource):
-                self.source.notes[part.offset] = f"instruction {part['name']} of computation {record['name']}"
+                names_shown = part["name"][:SHOWN], record["name"][:SHOWN]
+                self.source.notes[part.offset] = "instruction {} of computation {}".format(*names_shown)
             instruction = self.instruction(part, by_id, names)
             if part["id"] in by_id:
                 raise self.error(f"a second instruction has the number {part['id']}", part)
@@ -137,7 +147,7 @@ class _ModuleReader:
         opcode, span = record["opcode"], self.span(record)
         if "shape" not in record:
             raise self.error("an instruction without a shape", record)
-        name = unique(_name(record["name"] or opcode), names)
+        name = unique(self.name(record, opcode), names)
         operands = list(self.operands(record, "operand_ids", by_id))
         instruction = Instruction(name, opcode, self.shapes.read(record["shape"]), operands, span=span)
         own = record

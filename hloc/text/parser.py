@@ -22,6 +22,7 @@ from hloc.ir.shapes import Shape
 from hloc.text.forms import check_form
 from hloc.text.grammar import parse, pattern
 from hloc.text.instructions import TextReader
+from hloc.text.long_words import check_words
 from hloc.text.scopes import Scope, run
 from hloc.text.shapes import Shapes, parse_part
 from hloc.text.tree_positions import start_of, tokens_of
@@ -73,6 +74,7 @@ class ModuleReader(TextReader):
         self.head_parts = pattern("(", "ENTRY", ")?", "SPACE", "(", "NAME", ")", "SPACE", "(", "FLAT_SIGNATURE", ")?")
 
     def read(self) -> Module:
+        check_words(self.source)
         tree = parse("module", self.source)
         name, attributes, tables, entry = "", {}, "", None
         for part in tree.children:

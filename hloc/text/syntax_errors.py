@@ -36,6 +36,7 @@ _RESERVED = re.compile(r"true|false|inf|nan|HloModule|ENTRY|ROOT|maximal|replica
 _HEADLINE = re.compile(r"HloModule|ENTRY|^\s*(ROOT\b|%|\w[\w.\-]*\s*(=|\(.*->))", re.MULTILINE)
 NO_HLO = "nothing here looks like HLO text: HloModule, ENTRY, or lines such as y = f32[2] negate(x)"
 _WORD = re.compile(r"%?[A-Za-z_][\w.\-]*|-?\d[\w.]*")
+LONGEST_QUOTED = 80
 _LAST_WORD = re.compile(r"(ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*\Z")                # the text was cut off behind it
 _SPACE = re.compile(r"\s*")
 _AFTER_ROOT = re.compile(r"ROOT\s*")
@@ -143,4 +144,5 @@ def _either(expected: set[str]) -> str:
 
 
 def _quoted(word: str) -> str:
+    word = word if len(word) <= LONGEST_QUOTED else f"{word[:LONGEST_QUOTED]}..."
     return f"'{word}'" if "'" not in word else f'"{word}"'

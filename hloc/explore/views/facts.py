@@ -15,7 +15,7 @@ from hloc.machine import Machine
 from hloc.pages.charts import memory_chart
 from hloc.targets.target import Target
 from hloc.tools.explain import Explanation, explain
-from hloc.tools.shown import size_text
+from hloc.tools.formatting import size_text
 from hloc.verify.unverified import blaming_faults
 
 MOST_POINTS = 100_000              # instructions whose memory is told one by one

@@ -13,7 +13,7 @@ from hloc.inputs.elided import fill_elided
 from hloc.inputs.sensible import sensible_arrays
 from hloc.ir import Instruction, leaves
 from hloc.ir.clone import clone_module
-from hloc.tools.shown import array_cells
+from hloc.tools.formatting import array_cells
 
 MADE_UP = "sensible:0"
 COLUMNS = ("name", "type", "shape", "min", "mean", "max", "first values")
