@@ -83,6 +83,10 @@ def pointwise() -> Texts:
     for n, type, op in product(LENGTHS, FLOATS, ("exponential", "tanh", "log", "sine", "rsqrt", "logistic", "erf")):
         s = shape(type, n)
         yield f"{op} {s}", module([f"a = {s} parameter(0)", f"x = {s} abs(a)", f"y = {s} {op}(x)"])
+    for n, type in product(LENGTHS, ("f32", "f64")):
+        s = shape(type, n)
+        chain = [f"x{k + 1} = {s} sine(x{k})" for k in range(20)]
+        yield f"twenty sines {s}", module([f"x0 = {s} parameter(0)", *chain])
     for n, (source, to) in product(LENGTHS, CONVERSIONS):
         s = shape(to, n)
         yield f"convert {source} to {to} {n}", module([f"a = {shape(source, n)} parameter(0)", f"c = {s} convert(a)",
@@ -132,6 +136,12 @@ def row_reduction() -> Texts:
         s = shape(type, r, c)
         yield f"squares {s}", _reduction(s, shape(type, r), type, "add", "1", [f"q = {s} multiply(x, x)"])
         yield f"exponentials {s}", _reduction(s, shape(type, r), type, "add", "1", [f"q = {s} exponential(x)"])
+    for (r, c), type in product(ROWS, ("f32", "bf16")):
+        s, p = shape(type, r, c), shape("pred", r, c)
+        yield f"any {s}", module([
+            f"x = {s} parameter(0)", *splat("most", type, s, 5), f"q = {p} compare(x, most), direction=GT",
+            "z = pred[] constant(false)", f"y = {shape('pred', r)} reduce(q, z), dimensions={{1}}, to_apply=f"],
+            region("f", "pred", "or"))
 
 
 def column_reduction() -> Texts:
@@ -217,6 +227,12 @@ def movement() -> Texts:
             f"b = {less} slice(x), slice={{[0:{r}], [1:{c}]}}", f"y = {less} add(a, b)"])
 
 
+    for n, type in product(LENGTHS, ("s32", "s64")):
+        yield f"every fifth {shape(type, n)}", module([
+            f"x = {shape(type, 5 * n)} parameter(0)",
+            f"y = {shape(type, n)} slice(x), slice={{[0:{5 * n}:5]}}"])
+
+
 def indexing() -> Texts:
     """Gathers, scatters and updates in place."""
     for type, (rows, columns, picked) in product(("f32", "bf16", "s8"), TABLES):
@@ -248,7 +264,12 @@ def matmul() -> Texts:
 
 
 def complex_numbers() -> Texts:
-    """Products, sizes and sums of complex arrays."""
+    """Products, sizes and sums of complex arrays; reversed and joined ones."""
+    for type, (r, c) in product(("c64", "c128"), ROWS[:2]):
+        s = shape(type, r, c)
+        yield f"reverse {s}", module([f"x = {s} parameter(0)", f"y = {s} reverse(x), dimensions={{1}}"])
+        yield f"join columns {s}", module([f"x = {s} parameter(0)", f"w = {s} parameter(1)",
+                                           f"y = {shape(type, r, 2 * c)} concatenate(x, w), dimensions={{1}}"])
     for type, n in product(("c64", "c128"), LENGTHS):
         s, part = shape(type, n), {"c64": "f32", "c128": "f64"}[type]
         yield f"multiply {s}", module([f"a = {s} parameter(0)", f"b = {s} parameter(1)", f"y = {s} multiply(a, b)"])
