@@ -159,7 +159,7 @@ class BlockNest:
             counters = [indexing.ZERO] * len(columns.extents)
             for n, counter in zip([*kept, *pieces.spread], opened):
                 counters[n] = counter
-            self.sums = [b.local(t, self.places_of_lanes(), "sum") for _, _, t in r.accumulators]
+            self.sums = [b.local(t, tile.rows * tile.width, "sum") for _, _, t in r.accumulators]
             self.clear(tile.rows, tile.width)
             self.walk(counters, block, pieces, opened[-2])
             parts = self.spilled(tile.rows, tile.width)
@@ -179,12 +179,6 @@ class BlockNest:
             with b.last(group, groups, count):
                 self.join(indexing.scale(group, count * row), count, size, self.stored(counters, block))
             return tuple(size * ELEMENT_TYPES[t].bytes for t in types)
-
-    def places_of_lanes(self) -> int:
-        """Elements of the lanes' sums: whole vectors for each lane, even if the tile leaves some of them empty."""
-        size = self.tile.rows * self.tile.width
-        vectors = (THREADS if size > 2 * THREADS else THREADS // 2) * _pack(self.reduction, self.columns.extents[-1])[1]
-        return -(-size // vectors) * vectors
 
     # -- the steps of one block
 

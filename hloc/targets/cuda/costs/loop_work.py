@@ -231,7 +231,8 @@ class _Count:
         spreads = [i for i in inside if isinstance(i, Spread)]
         slots, packs = math.prod(i.slots for i in spreads), [self.widths.of(i) for i in spreads]
         if any(isinstance(i, Store) and i.buffer in self.buffers for i in inside):
-            return steps * rounds * slots
+            width = max(1, self.packs_width(s)) if isinstance(s, Spread) else 1
+            return math.ceil(steps / width) * rounds * slots
         if any(is_choice(p) for i in inside for p in parts(expressions(i))):
             return rounds if isinstance(s, Spread) and s.slots else steps * rounds
         loads = [p for i in inside for p in parts(expressions(i)) if isinstance(p, Load) and p.buffer in self.buffers

@@ -125,6 +125,13 @@ def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
                       teams == 1 and rows <= BLOCKS_PER_SM * gpu.cores)
 
 
+def slots_of(size: int, threads: int) -> int:
+    """Elements of a split array that one lane has: whole vectors, if the array consists of such."""
+    slots = -(-size // threads)
+    vector = next((n for n in (2, 4, 8) if n >= slots), slots)
+    return vector if size % vector == 0 else slots
+
+
 def _bytes(array: Local | Shared) -> int:
     return array.size * ELEMENT_TYPES[array.type].bytes
 
@@ -368,7 +375,7 @@ class _Draft:
     def spread(self, spread: Spread) -> list[Stmt]:
         """A loop over the lanes, with barriers if other lanes may still read, or will read, what it writes."""
         split = {n for n in _touched(spread.body) if self.places.get(n) == "split"}
-        slots = max((-(-self.locals[n].size // self.threads) for n in split), default=0)
+        slots = max((slots_of(self.locals[n].size, self.threads) for n in split), default=0)
         body = tuple(_with_slots(s, split) for s in spread.body) if split else spread.body
         written = {s.buffer for s in stores(body) if s.buffer in self.buffers or s.buffer in self.locals} - split
         done: list[Stmt] = [Spread(spread.counters, body, slots)]
@@ -382,8 +389,7 @@ class _Draft:
         place = self.places[statement.name]
         if place == "shared":
             return Shared(*statement)
-        size = -(-statement.size // self.threads) if place == "split" else statement.size
-        return statement._replace(size=size)
+        return statement._replace(size=slots_of(statement.size, self.threads)) if place == "split" else statement
 
     def store(self, statement: Store | Atomic, done: list[Stmt]) -> None:
         """A store of the whole row, by the first lane; consecutive stores share their barriers."""
