@@ -107,14 +107,29 @@ def in_place_operands(instruction: Instruction) -> tuple[tuple[int, int], ...]:
 
 
 def fusion_in_place_operands(fusion: Instruction) -> tuple[tuple[int, int], ...]:
-    """These pairs for a fusion whose root is an update of one of its parameters."""
+    """These pairs for a fusion whose root is an update of one of its parameters, or whose roots are slices written into
+    parameters that nothing else in the fusion reads."""
     root = fusion.get("calls").root
+    if root.opcode == "tuple":
+        return _slices_in_place(root, fusion.get("calls").instructions)
     if not is_update(root):
         return ()
     pairs = [(leaf, root.operands[slot]) for leaf, slot in in_place_operands(root)]
     if any(target.opcode != "parameter" for _, target in pairs):
         return ()
     return tuple((leaf, target.parameter_number) for leaf, target in pairs)
+
+
+def _slices_in_place(root: Instruction, instructions: list[Instruction]) -> tuple[tuple[int, int], ...]:
+    """These pairs for several results that are slices of one shape, written into parameters."""
+    if not root.operands or any(o.opcode != "dynamic-update-slice" for o in root.operands):
+        return ()
+    targets = [o.operands[0] for o in root.operands]
+    reads = [o for i in instructions for o in i.operands]
+    if any(t.opcode != "parameter" or reads.count(t) > 1 for t in targets) \
+            or len({o.operands[1].shape.dimensions for o in root.operands}) > 1:
+        return ()
+    return tuple((leaf, t.parameter_number) for leaf, t in enumerate(targets))
 
 
 def is_in_pieces(instruction: Instruction) -> bool:

@@ -18,6 +18,7 @@ from importlib import import_module
 
 from hloc.analysis.attention import attention_in
 from hloc.analysis.attention_gradient import gradient_in
+from hloc.analysis.fusible import in_place_operands
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
 from hloc.kernels.elemental.column_hoisting import with_tables_before_loops
@@ -85,7 +86,8 @@ def _lowered(instruction: Instruction, machine: Machine) -> Lowered:
         return lower_attention(group, machine)
     if instruction.opcode == "fusion" and gradient_in(instruction.get("calls")) is not None:
         return lower_attention_gradient(group, machine)
-    lowering = BY_OPCODE.get(root.opcode) if len(group.roots) == 1 else None
+    several = len(group.roots) > 1
+    lowering = BY_OPCODE.get(root.opcode) if not several or len(in_place_operands(instruction)) > 1 else None
     if instruction.opcode == "fusion" and (lowering is None or lowering is lower_reduce):
         lowering = BY_KIND.get(instruction.get("kind"), lowering)
     if lowering is not None:

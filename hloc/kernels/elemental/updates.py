@@ -28,24 +28,30 @@ WINDOW_BLOCK = 128          # columns of a scattered window that one thread owns
 
 
 def lower_dynamic_update_slice(group: Group, machine: Machine) -> Lowered:
-    """Write the update into the operand's memory; a fused operand 0 makes it an ordinary loop over all elements."""
-    root = group.roots[0]
-    operand, update = root.operands[:2]
-    if operand not in group.parameters or group.is_scalar_constant(operand):
+    """Write the updates into the operands' memory; a fused operand 0 makes it an ordinary loop over all elements.
+    Several roots have updates of one shape."""
+    targets = [root.operands[0] for root in group.roots]
+    if any(t not in group.parameters or group.is_scalar_constant(t) for t in targets):
         return lower_loop(group, machine)
-    if root.shape.num_elements == 0 or update.shape.num_elements == 0:
-        return Lowered((), in_place=((0, group.parameters[operand], 0),))
-    limits = [n - s for n, s in zip(operand.shape.dimensions, update.shape.dimensions)]
+    in_place = tuple((leaf, group.parameters[t], 0) for leaf, t in enumerate(targets))
+    shape = group.roots[0].operands[1].shape
+    if targets[0].shape.num_elements == 0 or shape.num_elements == 0:
+        return Lowered((), in_place=in_place)
 
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
-        starts = _starts(outline, root, limits)
-        where = [indexing.add(s, i) for s, i in zip(starts, index)]
-        value = outline.elements.value(update, index)
-        name = outline.result_buffer(0, "update")
-        position = indexing.linearize(where, operand.shape.dimensions)
-        outline.builder.store(name, position, scalars.narrow(value, root.shape.element_type))
-    call = loop_kernel(group, machine, update.shape.dimensions, emit)
-    return Lowered((call,), in_place=((0, group.parameters[operand], 0),))
+        found = [_updated(outline, root, index) for root in group.roots]
+        for leaf, (position, value) in enumerate(found):
+            outline.builder.store(outline.result_buffer(leaf, "update"), position, value)
+    return Lowered((loop_kernel(group, machine, shape.dimensions, emit),), in_place=in_place)
+
+
+def _updated(outline: Outline, root: Instruction, index: tuple[Index, ...]) -> tuple[Index, Expr]:
+    """The position and the value of one element of an update."""
+    operand, update = root.operands[:2]
+    limits = [n - s for n, s in zip(operand.shape.dimensions, update.shape.dimensions)]
+    where = [indexing.add(s, i) for s, i in zip(_starts(outline, root, limits), index)]
+    value = scalars.narrow(outline.elements.value(update, index), root.shape.element_type)
+    return indexing.linearize(where, operand.shape.dimensions), value
 
 
 def _starts(outline: Outline, root: Instruction, limits: list[int]) -> list[Index]:
