@@ -49,6 +49,7 @@ from hloc.passes.fusion.producers import (
     reads_operands_of,
 )
 from hloc.passes.fusion.prologues import EPILOGUE
+from hloc.passes.fusion.row_uses import merge_row_uses
 from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
 from hloc.passes.fusion.sorts import sort_kernels
 from hloc.passes.fusion.update_hazards import Overwritten
@@ -95,7 +96,8 @@ class Fuser:
     def run(self) -> None:
         for producer in reversed(self.computation.instructions):
             self.place(producer)
-        self.groups = merge_siblings([g for g in self.groups if g not in self.absorbed], self.machine)
+        groups = merge_row_uses([g for g in self.groups if g not in self.absorbed], self.machine, self.rows_fit)
+        self.groups = merge_siblings(groups, self.machine)
 
     # -- placing one producer ------------------------------------------------------------------------------------------
 
