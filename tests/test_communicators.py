@@ -120,6 +120,22 @@ def test_callers_in_c_bring_a_communicator_of_threads(folder, ending):
     assert said[4] == "the communicator is of another version, or for another number of devices"
 
 
+def test_callers_may_be_written_in_cpp(folder):
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    cli.main(["compile", "sum.hlo", "-o", "sum.so", "--communicator", "threads"], standalone_mode=False)
+    Path("one.cpp").write_text('#include "hloc_threads.h"\n#include "sum.h"\n#include <cstring>\n'
+                               "int main() { hloc_devices *all = hloc_devices_new(1);\n"
+                               "  const int error = sum_run(hloc_devices_of(all, 0), nullptr, nullptr);\n"
+                               "  hloc_devices_free(all);\n  return !std::strstr(sum_error(error), \"devices\"); }\n")
+    subprocess.run([os.environ.get("CC", "cc"), "-c", "hloc_threads.c", "-o", "threads.o"], check=True, timeout=120)
+    done = subprocess.run([compiler, "-Wall", "-Wextra", "-Werror", "one.cpp", "threads.o", "./sum.so", "-o", "one", "-lpthread"],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run(["./one"], timeout=60).returncode == 0
+
+
 def test_a_saved_program_of_several_devices_runs(folder):
     for device in range(4):
         np.save(f"x{device}.npy", np.full(300, 10.0 ** device, np.float32))

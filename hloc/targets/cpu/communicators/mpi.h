@@ -8,8 +8,14 @@
 #pragma once
 #include <mpi.h>
 #include "communicator.h"
+#if defined(__cplusplus)
+extern "C" {
+#endif
 
 hloc_communicator *hloc_mpi_new(MPI_Comm world);
 void hloc_mpi_free(hloc_communicator *own);
 /* How long a process waits for others at a collective; at first 600 seconds. */
 void hloc_mpi_set_seconds(hloc_communicator *own, double seconds);
+#if defined(__cplusplus)
+}
+#endif

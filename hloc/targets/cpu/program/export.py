@@ -97,9 +97,9 @@ def header_text(program: Program, name: str) -> str:
     """The C header beside a saved program."""
     title = f"{comment(program.name)}, for C and C++. Link with the shared object or the C file, -lm and -lpthread."
     if not program.meets:
-        return header(title, arrays(program), USE, (RUN, *PROTOTYPES), name)
-    use = USE.replace("NAME_run(inputs", "NAME_run(communicator, inputs")
-    use = use.replace("runs of one program take turns. ", "")
+        return header(title, arrays(program), ONE_RUN + USE.replace("TURNS", "runs of one program take turns"),
+                      (RUN, *PROTOTYPES), name)
+    use = DEVICE_RUN + USE.replace("TURNS", "each device has a thread of its own")
     about = f" * This is the program of each of {program.devices} devices. " + DEVICES
     prototypes = ["struct hloc_communicator;", RUN_ON_DEVICE, *PROTOTYPES]
     interface = (RUNTIME / "communicator.h").read_text(encoding="utf-8")
@@ -121,19 +121,26 @@ RUN_ON_DEVICE = "int NAME_run(struct hloc_communicator *communicator, const void
 PROTOTYPES = ("int NAME_start(int threads);", "void NAME_stop(void);", "const char *NAME_error(int code);")
 DEVICES = """Arrays are the parts of one device.
  * communicator: how it exchanges arrays with the others, see below. `hloc compile --communicator` writes one for
- *     threads and one for MPI processes. All devices run at the same time. Errors 3: devices could not exchange arrays;
- *     4: the communicator is of another version, or for another number of devices.
+ *     threads and one for MPI processes. All devices run at the same time.
  *
 """
-USE = """\
+ONE_RUN = """\
  * NAME_run(inputs, results): reads inputs[0], inputs[1] ..., writes results[0], results[1] ...: one pointer per array,
  *     row-major. Returns 0, else an error: 1, out of memory; 2, this CPU lacks instructions that the code uses.
+"""
+DEVICE_RUN = """\
+ * NAME_run(communicator, inputs, results): the run of one device; reads inputs[0], inputs[1] ..., writes results[0],
+ *     results[1] ...: one pointer per array, row-major. Returns 0, else an error: 1, out of memory; 2, this CPU lacks
+ *     instructions that the code uses; 3, devices could not exchange arrays: the communicator's message says why;
+ *     4, the communicator is of another version, or for another number of devices.
+"""
+USE = """\
  * NAME_start(threads), optional: takes memory and starts threads before the first run. threads: the caller's included;
  *     0: as many as there are CPUs for the process, which is what the first run does. Returns as NAME_run does.
  * NAME_stop(): frees memory and ends threads; the next run starts them again. Unloading the library does it, too.
  * NAME_error(code): the text of an error.
  *
- * Threads    any thread may call any of these; runs of one program take turns. Programs are independent.
+ * Threads    any thread may call any of these; TURNS. Programs are independent.
  * Alignment  that of the element type, as malloc's; a multiple of 64 is fastest.
  * Lifetime   the caller owns all arrays. Inputs are only read. Results are undefined until NAME_run returns; none may
  *            overlap another array. No pointer is kept afterwards.

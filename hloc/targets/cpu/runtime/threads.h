@@ -6,6 +6,9 @@
  */
 #pragma once
 #include "communicator.h"
+#if defined(__cplusplus)
+extern "C" {
+#endif
 
 typedef struct hloc_devices hloc_devices;
 #define HLOC_SHARED __attribute__((visibility("default")))
@@ -20,3 +23,6 @@ HLOC_SHARED void hloc_devices_leave(hloc_devices *all, int device);
 HLOC_SHARED void hloc_devices_stop(hloc_devices *all);
 /* out = n elements of `count` arrays, combined in their order. */
 HLOC_SHARED void hloc_combine_parts(const hloc_block *block, int count, const void *const *parts, int64_t n, void *out);
+#if defined(__cplusplus)
+}
+#endif
