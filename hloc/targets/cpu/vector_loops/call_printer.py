@@ -1,4 +1,4 @@
-"""Prints loops as calls of library functions: conversions of contiguous f16 (half_conversion.py), transposing copies
+"""Prints loops as calls of library functions: conversions of contiguous f16 (conversion_calls.py), transposing copies
 (transpose_calls.py), moves of small pixels (pixel_calls.py), and functions of rows (function_calls.py).
 
 In: a kernel's statements. Out: C text, and the headers to include for its calls.
@@ -10,8 +10,8 @@ from itertools import count
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Const, For, Let, Var
 from hloc.targets.cpu.program.interrupt_checks import InterruptCheck
+from hloc.targets.cpu.vector_loops.conversion_calls import FUNCTIONS, ROUNDING, SINGLE, row_call
 from hloc.targets.cpu.vector_loops.function_calls import function_call
-from hloc.targets.cpu.vector_loops.half_conversion import FUNCTIONS, ROUNDING, SINGLE, row_call
 from hloc.targets.cpu.vector_loops.pixel_calls import FUNCTIONS as PIXELS
 from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
 from hloc.targets.cpu.vector_loops.streaming_store_calls import FUNCTION as STREAMING

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hloc.kernels.affine import Along, affine
+from hloc.kernels.affine import Along
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
@@ -43,8 +43,8 @@ from hloc.kernels.ir import (
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.walks import assigned, expressions, parts, walk, with_all_expressions, with_expressions, with_parts
 from hloc.machine import Machine
-from hloc.targets.c_expressions import Call, ExpressionPrinter
-from hloc.targets.cpu.vector_loops.copies import pointer
+from hloc.targets.c_expressions import ExpressionPrinter
+from hloc.targets.cpu.vector_loops.conversion_calls import row_call
 from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
 
 BLOCK = 256                     # elements: several Local arrays of this size fit into the L1 cache
@@ -390,28 +390,3 @@ def _at(s: Stmt, arrays: frozenset[str], counter: Var, place: Var) -> Stmt:
     if isinstance(s, Store):
         return Store(s.buffer, place if s.buffer in arrays else change(s.position), change(s.value))
     return s if isinstance(s, If) else with_expressions(s, change)
-
-
-# -- loops that only convert -------------------------------------------------------------------------------------------
-
-FUNCTIONS = {("f16", "f32"): "widen_row_f16", ("f32", "f16"): "narrow_row_f16"}
-ROUNDING = "round_row_f16"
-SINGLE = ("widen_f16", "narrow_f32")
-
-
-def row_call(loop: For, printer: ExpressionPrinter) -> Call | None:
-    """The call that replaces a loop that only converts contiguous elements; None for other loops."""
-    store = loop.body[0] if loop.kind == VECTOR and len(loop.body) == 1 else None
-    if not isinstance(store, Store) or not isinstance(store.value, Apply) or store.value.op != "convert":
-        return None
-    load, library_kernel = store.value.arguments[0], None
-    if is_rounding(store.value):
-        load, library_kernel = load.arguments[0], ROUNDING
-    library_kernel = library_kernel or FUNCTIONS.get((load.type, store.value.type))
-    if library_kernel is None or not isinstance(load, Load):
-        return None
-    along = Along(loop)
-    if not along.step(load.position) == along.step(store.position) == 1:
-        return None
-    source, target = (pointer(x.buffer, affine(along.start(x.position), {}), printer) for x in (load, store))
-    return library_kernel, source, target, printer.extent(loop.extent)

@@ -40,7 +40,7 @@ from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import assigned, expressions, parts, taken_in, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter
-from hloc.targets.cpu.vector_loops.half_conversion import row_call
+from hloc.targets.cpu.vector_loops.conversion_calls import row_call
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 
 LANES, HALF = 16, 8
