@@ -16,7 +16,8 @@ from hloc import api
 from hloc.errors import RunError
 from hloc.evaluate import Evaluator
 from hloc.inputs import check_arrays
-from hloc.kernels.ir import INDEX, Apply, Const, Tile, Var
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, Const, Tile, Var
 from hloc.targets.cuda.compiler import compiler_version
 from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.libraries.products import library_product
@@ -129,7 +130,7 @@ def test_libraries_compute_none():
 def test_steps():
     """Positions that move by one with their vector, and those that all of it share: scales of groups."""
     def apply(op, a, b):
-        return Apply(op, (a, Const(b, INDEX) if isinstance(b, int) else b), INDEX)
+        return index_apply(op, a, Const(b, INDEX) if isinstance(b, int) else b)
     row, depth = Var("row", INDEX), Var("depth", INDEX)
     lets = {"t0": apply("divide", depth, 32)}
     cases = [(apply("add", apply("multiply", row, 64), depth), Step(1, 8)),
