@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
 from typing import Any
 
 _own = threading.local()                  # .stop: that of this thread's Workers
@@ -37,7 +38,8 @@ class Workers(ThreadPoolExecutor):
         self.ends.set()
         self.shutdown(wait=True, cancel_futures=True)
 
-    def __exit__(self, kind, error, trace) -> bool | None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> bool | None:
         if kind is not None:
             self.stop()
         return super().__exit__(kind, error, trace)

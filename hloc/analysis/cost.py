@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from hloc.analysis.fusible import is_elementwise
-from hloc.ir import Instruction, window_of
+from hloc.ir import Instruction, Shape, window_of
 from hloc.machine import Machine
 from hloc.ops.table import OPS
 
@@ -75,7 +75,7 @@ def main_operation(instruction: Instruction) -> Instruction:
     return max(reversed(work), key=lambda i: (i.opcode in LIBRARY_KERNELS, flops(i)))
 
 
-def _arrays(instruction: Instruction):
+def _arrays(instruction: Instruction) -> tuple[Shape, ...]:
     return instruction.shape.tuple_shapes or (instruction.shape,)
 
 

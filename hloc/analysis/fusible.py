@@ -129,7 +129,7 @@ def _slices_in_place(root: Instruction, instructions: list[Instruction]) -> tupl
     if any(t.opcode != "parameter" or reads.count(t) > 1 for t in targets) \
             or len({o.operands[1].shape.dimensions for o in root.operands}) > 1:
         return ()
-    return tuple((leaf, t.parameter_number) for leaf, t in enumerate(targets))
+    return tuple((leaf, t.number) for leaf, t in enumerate(targets))
 
 
 def is_in_pieces(instruction: Instruction) -> bool:

@@ -13,7 +13,7 @@ import asyncio
 import hmac
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -155,7 +155,7 @@ def application(token: str, port: int, state: dict[str, Any], facts: dict[str, A
         return HTMLResponse(explore_page(kept, facts, served=False), headers=HEADERS)
 
     @asynccontextmanager
-    async def lifespan(app: Starlette):
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         warming = asyncio.create_task(_warmed(pool))
         yield
         warming.cancel()

@@ -170,9 +170,10 @@ def _over(tensor: _Tensor, capsule: object) -> np.ndarray:
     steps = [s * dtype.itemsize for s in _strides(tensor) or _row_major(sizes)]
     reach = [(n - 1) * step for n, step in zip(sizes, steps)]
     first, last = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-    memory = (ctypes.c_uint8 * (last - first + dtype.itemsize)).from_address(tensor.data + tensor.byte_offset + first)
-    memory.holder = capsule                                          # type: ignore[attr-defined]
-    array: np.ndarray = np.ndarray(sizes, dtype, memory, -first, steps)           # type: ignore[arg-type]
+    memory: Any = (ctypes.c_uint8 * (last - first + dtype.itemsize)).from_address(
+        tensor.data + tensor.byte_offset + first)
+    memory.holder = capsule
+    array: np.ndarray = np.ndarray(sizes, dtype, memory, -first, steps)
     array.flags.writeable = False
     return array
 

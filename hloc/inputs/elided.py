@@ -6,6 +6,7 @@ value for every constant: time and memory of a run are as with the true values, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def _elided(module: Module) -> Iterator[tuple[Computation, Instruction, Shape]]:
                 yield from ((computation, instruction, s) for s in _open(instruction.literal, instruction.shape))
 
 
-def _open(literal, shape: Shape) -> Iterator[Shape]:
+def _open(literal: Any, shape: Shape) -> Iterator[Shape]:
     if shape.is_tuple:
         shapes = shape.tuple_shapes
         for part, inner in zip(literal or [None] * len(shapes), shapes):
@@ -57,7 +58,7 @@ def _open(literal, shape: Shape) -> Iterator[Shape]:
         yield shape
 
 
-def _filled(literal, shape: Shape, arrays: Iterator[np.ndarray]):
+def _filled(literal: Any, shape: Shape, arrays: Iterator[np.ndarray]) -> Any:
     if shape.is_tuple:
         shapes = shape.tuple_shapes
         return tuple(_filled(part, inner, arrays) for part, inner in zip(literal or [None] * len(shapes), shapes))

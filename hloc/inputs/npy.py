@@ -72,7 +72,7 @@ class ArrayFile:
             raise
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def array(self, number: int) -> np.ndarray:

@@ -143,7 +143,7 @@ def _array(generator: np.random.Generator, shape: Shape, roles: set[str], deep: 
     return values.astype(dtype)
 
 
-def _identity(opcode: str, shape: Shape):
+def _identity(opcode: str, shape: Shape) -> int | float | None:
     """The neutral value of a reduction's function, or None."""
     bits, kind = ELEMENT_TYPES[shape.element_type].bits, shape.kind
     if opcode in ("add", "or", "xor", "subtract"):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hloc.errors import HlocError, Span
+from hloc.errors import HlocError, Source, Span
 from hloc.ir.attributes import WindowDim
 from hloc.ir.shapes import Shape, leaves
 from hloc.source_lines import Frame, frames
@@ -142,7 +142,7 @@ class Module:
                  "default_inputs", "faults")
 
     def __init__(self, name: str, computations: Iterable[Computation], entry: Computation,
-                 attributes: dict[str, Any] | None = None, tables: str = "", source=None):
+                 attributes: dict[str, Any] | None = None, tables: str = "", source: Source | None = None):
         self.name = name
         self.computations: list[Computation] = list(computations)
         self.entry = entry

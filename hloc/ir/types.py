@@ -25,11 +25,11 @@ class ElementType(NamedTuple):
         return (self.bits + 7) // 8
 
 
-def _row(name: str, bits: int, kind: str, dtype) -> tuple[str, ElementType]:
+def _row(name: str, bits: int, kind: str, dtype: type | None) -> tuple[str, ElementType]:
     return name, ElementType(name, bits, kind, np.dtype(dtype) if dtype is not None else None)
 
 
-def _small(name: str):
+def _small(name: str) -> type | None:
     """ml_dtypes' scalar type, or None where the installed version does not have it yet."""
     return getattr(ml_dtypes, name, None)
 

@@ -25,7 +25,7 @@ class Affine(NamedTuple):
     terms: Mapping[Expr, int]
     constant: int = 0
 
-    def __add__(self, other: Affine) -> Affine:         # type: ignore[override]
+    def __add__(self, other: Affine) -> Affine:       # type: ignore[override]      # tuples join
         return self.plus(other, 1)
 
     def plus(self, other: Affine, times: int) -> Affine:

@@ -29,7 +29,7 @@ class Home(NamedTuple):
     """Memory outside the arena: region parameter, constant or result, and its index."""
 
     region: str
-    index: int
+    index: int                          # type: ignore[assignment]     # hides tuple.index, which nothing calls
 
 
 class Value:

@@ -11,7 +11,7 @@ leaves an enclosing `guard`, since it may be invalid to load outside of it.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -171,13 +171,12 @@ class Builder:
         stack = [expr]
         while stack:
             top = stack.pop()
-            kind = type(top)
-            if kind is Var:
+            if isinstance(top, Var):
                 deepest = max(deepest, self.levels.get(top.name, 0))
-            elif kind is Load:
+            elif isinstance(top, Load):
                 deepest = max(deepest, self.levels.get(top.buffer, 0))
                 stack.append(top.position)
-            elif kind is Apply:
+            elif isinstance(top, Apply):
                 stack.extend(top.arguments)
         return deepest
 
@@ -188,7 +187,7 @@ class Builder:
                 return block
         return self.chain[0]
 
-    def let(self, expr: Expr, prefix: str = "t") -> Expr:
+    def let(self, expr: Expr, prefix: str = "t") -> Var | Const:
         """A name for a value, bound as far out as possible; names and constants stay themselves."""
         if isinstance(expr, (Var, Const)):
             return expr
@@ -198,7 +197,7 @@ class Builder:
         block.statements.append(Let(name, expr))
         return Var(name, expr.type)
 
-    def bind(self, expr: Expr, prefix: str = "t") -> Expr:
+    def bind(self, expr: Expr, prefix: str = "t") -> Var | Const:
         """A name in the current block for a value's current state, before an Assign changes its operands."""
         if isinstance(expr, Const):
             return expr
@@ -225,7 +224,7 @@ class Builder:
         return name
 
     @contextmanager
-    def pinned(self, names: list[str]) -> Iterator[None]:
+    def pinned(self, names: Collection[str]) -> Iterator[None]:
         """While these variables or arrays change in the current block, values that read them are bound in it."""
         before = {name: self.levels.get(name, 0) for name in names}
         self.levels.update(dict.fromkeys(names, self.block.depth))
@@ -268,7 +267,7 @@ class Builder:
                 return block.memo[key]
         name = self.let(expr, "p")
         if isinstance(name, Const):
-            return indexing.constant(name.value)
+            return indexing.constant(name.integer)
         bound = indexing.bounded(name.name, low, high)
         if isinstance(expr, Apply) and self._stays(expr):
             self.home(self.levels[name.name]).memo[key] = bound

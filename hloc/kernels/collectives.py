@@ -168,8 +168,9 @@ def combining_kernel(where: Instruction, element_type: str, members: int) -> Ker
     with builder.loop(count, VECTOR, high=COMBINED_AT_ONCE - 1) as position:
         values = [builder.load(f"in{m}", element_type, position) for m in range(members)]
         rounds_once = ELEMENT_TYPES[element_type].kind in ("float", "complex")
-        if rounds_once and plain_opcode(computation) in ("add", "multiply"):
-            total = _summed(builder, plain_opcode(computation), values)
+        op = plain_opcode(computation)
+        if rounds_once and op is not None and op in ("add", "multiply"):
+            total = _summed(builder, op, values)
         else:
             total = _combined(builder, where, element_type, values)
         builder.store("out", position, narrow(total, element_type))
@@ -193,7 +194,8 @@ def _combined(builder: Builder, where: Instruction, element_type: str, values: S
     """The reducer, one member after the other, in its own type, which may be wider than that of the elements."""
     elements, reducer = Elements(builder, {}, {}, RULES), where.get("to_apply")
     own = root_parts(reducer)[0].element_type
-    total, *others = (builder.let(converted(widen(v), element_type, own)) for v in values)
+    wide: list[Expr] = [builder.let(converted(widen(v), element_type, own)) for v in values]
+    total, *others = wide
     for other in others:
         (total,) = elements.inline(reducer, [total, other], where)
     return converted(total, own, element_type)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from hloc.kernels.ir import INDEX, Apply, Expr, For, If, Last, Let, Stmt, Var, While
 from hloc.kernels.scalars import is_narrow
@@ -27,7 +28,7 @@ def without_conversions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return _changed(body, moved) if moved else body
 
 
-def _is_widening(value: Expr) -> bool:
+def _is_widening(value: Expr) -> TypeGuard[Apply]:
     if not isinstance(value, Apply) or value.op != "convert" or value.arguments[0].type == INDEX:
         return False
     return is_narrow(value.arguments[0].type)

@@ -15,6 +15,7 @@ need no deep recursion.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TypeVar
 
 from hloc.analysis.cost import operations
 from hloc.errors import UnsupportedError
@@ -25,7 +26,10 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load, Var
 
 Indices = tuple[Index, ...]
-Rule = Callable[["Elements", Instruction, Indices], Generator[tuple[Instruction, Indices], Expr, Expr]]
+Result = TypeVar("Result")
+Asking = Generator[tuple[Instruction, Indices], Expr, Result]      # asks for elements, is sent them, returns a result
+Steps = Asking[Expr]
+Rule = Callable[["Elements", Instruction, Indices], Steps]
 Source = Callable[[Indices], Expr]
 
 LARGEST_INLINE = 10
@@ -62,7 +66,7 @@ class Elements:
         while stack:
             top, at, rule = stack[-1]
             try:
-                operand, wanted = rule.send(answer)
+                operand, wanted = next(rule) if answer is None else rule.send(answer)
             except StopIteration as finished:
                 stack.pop()
                 answer = self._finish(top, at, finished.value)
@@ -70,7 +74,18 @@ class Elements:
             answer = self._known(operand, wanted)
             if answer is None:
                 stack.append((operand, wanted, self._start(operand, wanted)))
+        assert answer is not None
         return answer
+
+    def drive(self, steps: Asking[Result]) -> Result:
+        """The result of a generator that asks for elements."""
+        answer: Expr | None = None
+        while True:
+            try:
+                operand, index = next(steps) if answer is None else steps.send(answer)
+            except StopIteration as finished:
+                return finished.value
+            answer = self.value(operand, index)
 
     def _known(self, instruction: Instruction, index: Indices) -> Expr | None:
         key = (self.serial, instruction, index)
@@ -80,7 +95,7 @@ class Elements:
                 return found
         return None
 
-    def _start(self, instruction: Instruction, index: Indices) -> Generator:
+    def _start(self, instruction: Instruction, index: Indices) -> Steps:
         self.trace.setdefault(instruction, set()).add(index)
         source = self.sources.get(instruction)
         if source is None and (source := self.parameter(instruction)) is not None:
@@ -140,7 +155,7 @@ class Elements:
                unrounded: frozenset[str] = frozenset()) -> list[Expr]:
         """The results of a scalar computation (a comparator, an update) applied to values in computation form."""
         inner = self.nested(computation, unrounded)
-        inner.sources.update((p, lambda index, a=a: a) for p, a in zip(computation.parameters, arguments))
+        inner.sources.update((p, always(a)) for p, a in zip(computation.parameters, arguments))
         roots = result_leaves(computation.root)
         if any(r.shape.dimensions for r in roots):
             raise UnsupportedError(f"'{where.opcode}' with a computation that is not scalar", where.span)
@@ -186,12 +201,17 @@ def _is_conversion(value: Expr) -> bool:
     return isinstance(value, Apply) and value.op == "convert"
 
 
-def _read(source: Source, index: Indices) -> Generator:
+def always(value: Expr) -> Source:
+    """The source of a scalar."""
+    return lambda index: value
+
+
+def _read(source: Source, index: Indices) -> Steps:
     yield from ()
     return source(index)
 
 
-def _nothing(instruction: Instruction) -> Generator:
+def _nothing(instruction: Instruction) -> Steps:
     """An element of an array without elements: never read, only named."""
     yield from ()
     return Const(0, scalars.computation_type(instruction.shape.element_type))

@@ -34,7 +34,7 @@ class Arg(NamedTuple):
     byte, bytes) if it is only a part of that."""
 
     kind: str
-    index: int
+    index: int                          # type: ignore[assignment]     # hides tuple.index, which nothing calls
     leaf: int = 0
     part: tuple[int, int] | None = None
 
@@ -45,6 +45,12 @@ Known = tuple[Arg, str, int, str]          # of a buffer: location, element type
 class KernelCall(NamedTuple):
     kernel: Kernel | Tile
     arguments: tuple[Arg, ...]
+
+    @property
+    def loops(self) -> Kernel:
+        """The kernel of a call that is not of a library kernel."""
+        assert isinstance(self.kernel, Kernel)
+        return self.kernel
 
 
 class Lowered(NamedTuple):

@@ -282,13 +282,15 @@ def index_apply(op: str, a: Expr, b: Expr) -> Expr:
     """a op b of add, subtract, multiply or divide, without operations on constants and ones."""
     if op in ("add", "subtract"):
         return sum_of(((a, 1), (b, 1 if op == "add" else -1)), 0)
-    if op == "multiply" and (isinstance(a, Const) or isinstance(b, Const)):
-        return sum_of([(a, b.value) if isinstance(b, Const) else (b, a.value)], 0)
-    if op == "divide" and isinstance(b, Const) and b.value >= 1:
+    if op == "multiply" and isinstance(b, Const):
+        return sum_of([(a, b.integer)], 0)
+    if op == "multiply" and isinstance(a, Const):
+        return sum_of([(b, a.integer)], 0)
+    if op == "divide" and isinstance(b, Const) and b.integer >= 1:
         if b.value == 1:
             return a
-        if isinstance(a, Const) and a.value >= 0:
-            return Const(a.value // b.value, INDEX)
+        if isinstance(a, Const) and a.integer >= 0:
+            return Const(a.integer // b.integer, INDEX)
     return Apply(op, (a, b), INDEX)
 
 
@@ -316,7 +318,7 @@ def sum_of(terms: Iterable[tuple[Expr, int]], constant: int) -> Expr:
 def sum_parts(expr: Expr) -> tuple[Iterable[tuple[Expr, int]], int]:
     """The (atom, factor) terms of an INDEX expression, and its constant."""
     if isinstance(expr, Const):
-        return (), int(expr.value)
+        return (), expr.integer
     if isinstance(expr, Apply) and expr.op == SUM:
         return zip(expr.arguments, expr.immediate), expr.immediate[-1]
     return ((expr, 1),), 0
@@ -332,7 +334,7 @@ def operations_of(expr: Apply) -> int:
 
 def _rank(term: tuple[Expr, int]) -> tuple[int, bool, str]:
     """The order of a sum's terms: large strides first, then variables last, by name of variable, operation or array."""
-    return -abs(term[1]), isinstance(term[0], Var), term[0][0]
+    return -abs(term[1]), isinstance(term[0], Var), str(term[0][0])
 
 
 def _atom_expr(atom: Atom) -> Expr:

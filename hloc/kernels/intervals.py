@@ -25,7 +25,7 @@ class Unknown(Exception):
 
 def value_of(expr: Expr, known: Mapping[str, Interval]) -> Interval:
     if isinstance(expr, Const):
-        return small((int(expr.value), int(expr.value)))
+        return small((expr.integer, expr.integer))
     if isinstance(expr, Var):
         if expr.name not in known:
             raise Unknown

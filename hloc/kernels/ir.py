@@ -25,7 +25,7 @@ Rules (hloc/kernels/verify.py checks them)
 """
 from __future__ import annotations
 
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 INDEX = "index"
 SUM = "sum"
@@ -41,6 +41,18 @@ class Const(NamedTuple):
 
     value: int | float | bool | complex
     type: str
+
+    @property
+    def integer(self) -> int:
+        """The value of a constant of an integer type or INDEX."""
+        assert not isinstance(self.value, (float, complex)), self
+        return int(self.value)
+
+    @property
+    def real(self) -> float:
+        """The value of a constant that is not complex."""
+        assert not isinstance(self.value, complex), self
+        return self.value
 
 
 class Var(NamedTuple):
@@ -113,6 +125,12 @@ class For(NamedTuple):
     body: tuple[Stmt, ...]
     lanes: int = 0
 
+    @property
+    def trip_count(self) -> int:
+        """The extent of a loop whose extent is a constant."""
+        assert isinstance(self.extent, int), self.extent
+        return self.extent
+
 
 class While(NamedTuple):
     """while (condition) body; for searches and data-dependent loops."""
@@ -164,7 +182,7 @@ class Last(NamedTuple):
 
     position: Expr
     groups: int
-    count: int
+    count: int                      # type: ignore[assignment]      # hides tuple.count, which nothing calls
     body: tuple[Stmt, ...]
 
 
@@ -203,7 +221,7 @@ class Kernel(NamedTuple):
     wide: bool = False
     made: tuple[tuple[str, str], ...] = ()
 
-    def structure(self):
+    def structure(self) -> tuple:
         """The parts that define the code: everything but name, cost, origin and made."""
         return (self.buffers, self.body, self.wide)
 
@@ -241,13 +259,13 @@ class Tile(NamedTuple):
     name: str
     library_kernel: str
     buffers: tuple[Buffer, ...]
-    parameters: tuple[tuple[str, object], ...]
+    parameters: tuple[tuple[str, Any], ...]
     epilogue: tuple[Stmt, ...] = ()
     comparator: tuple | None = None
     cost: Cost = Cost()
     origin: tuple[str, ...] = ()
     prologues: tuple[Prologue, ...] = ()
 
-    def structure(self):
+    def structure(self) -> tuple:
         return (self.library_kernel, self.buffers, self.parameters, self.epilogue, self.comparator,
                 tuple(p._replace(origin=()) for p in self.prologues))

@@ -140,7 +140,8 @@ def _at_positions(buffer: Buffer, times: Sequence[int]) -> Buffer:
 
 def _arena_buffers(planner: Planner) -> tuple[list[Buffer], list[Buffer]]:
     """The buffers in the arena, and those in results that are written later (region "lent")."""
-    arena, lent = [], []
+    arena: list[Buffer] = []
+    lent: list[Buffer] = []
     for group, made in _makers(planner).items():
         if group.home is None and group.first >= 0:
             region = "lent" if group.lent else "scratch" if group in planner.scratch else "arena"

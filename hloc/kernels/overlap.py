@@ -68,7 +68,8 @@ def must_follow(step: Step, start: Collective, kernels: Kernels) -> bool:
         return True
     if isinstance(step, Collective) and step.number == start.number:
         return True
-    reads, writes = [], []
+    reads: list[Ref] = []
+    writes: list[Ref] = []
     for inner in all_steps([step]):
         for ref, is_written in touched(inner, kernels):
             (writes if is_written else reads).append(ref)

@@ -24,7 +24,7 @@ class Ref(NamedTuple):
     constant (index into Program.constants), arena (index 0), held (index into Program.held)."""
 
     region: str
-    index: int
+    index: int                          # type: ignore[assignment]     # hides tuple.index, which nothing calls
     offset: int
     size: int
 
@@ -82,6 +82,12 @@ class HostCall(NamedTuple):
     results: tuple[tuple[Ref, Shape], ...]
     instruction: Instruction | None = None
     scratch: Ref | None = None
+
+    @property
+    def made_of(self) -> Instruction:
+        """The call, in a plan that was not saved."""
+        assert self.instruction is not None
+        return self.instruction
 
 
 class Block(NamedTuple):

@@ -125,7 +125,7 @@ class Planner:
         """The leaves of one instruction; its steps are added to `steps`."""
         opcode = instruction.opcode
         if opcode == "parameter":
-            return arguments[instruction.parameter_number]
+            return arguments[instruction.number]
         operands = [table[o] for o in instruction.operands]
         if opcode in FORWARDING:
             return operands[0]
@@ -236,7 +236,7 @@ class Planner:
                       room: Value | None, packed: Value | None) -> Draft:
         def launch(ref: Callable[[Value], Ref]) -> Launch:
             places = tuple(ref(v) if part is None else ref(v).part(*part) for v, part in values)
-            return Launch(kernel, places, instruction, room and ref(room), packed and ref(packed))
+            return Launch(kernel, places, instruction, ref(room) if room else None, ref(packed) if packed else None)
         return Draft(launch)
 
     def _draft_packing(self, instruction: Instruction, tile: Tile, operand: Place, target: Value) -> Draft:
@@ -369,7 +369,8 @@ class Planner:
         for exchange in exchanges_of(instruction, replicas, partitions):
             number = self.collective_numbers.setdefault(collective_key(instruction, exchange),
                                                         len(self.collective_numbers))
-            combines = [self.kernels.number(kernel) for kernel in exchange.kernels] or [None] * len(exchange.blocks)
+            combines: list[int | None] = [self.kernels.number(kernel) for kernel in exchange.kernels] \
+                or [None] * len(exchange.blocks)
             blocks = tuple(b._replace(combine=c) for b, c in zip(exchange.blocks, combines))
             for is_done in (False, True):
                 steps.append(Draft(partial(_collective_step, instruction, exchange, blocks, number, is_done, given,
@@ -395,7 +396,7 @@ class Planner:
 
         def step(ref: Callable[[Value], Ref], room: Value | None) -> HostCall:
             return HostCall(target, tuple((ref(v), s) for v, s in arguments), tuple((ref(v), s) for v, s in outcomes),
-                            instruction, room and ref(room))
+                            instruction, ref(room) if room else None)
         unplaced = step(lambda v: Ref("arena", 0, 0, v.size), None)
         room = self.room([unplaced], instruction)
         steps.append(Draft(lambda ref: step(ref, room)))
@@ -404,9 +405,9 @@ class Planner:
 
 def _collective_step(instruction: Instruction, exchange: Exchange, blocks: tuple[Block, ...], number: int,
                      is_done: bool, given: Leaves, made: Leaves, ref: Callable[[Value], Ref]) -> Collective:
-    arguments, results = map(ref, given), map(ref, made)
+    arguments, results = [ref(v) for v in given], [ref(v) for v in made]
     if exchange.pieces is not None:
-        sources, targets = list(arguments), list(results)
+        sources, targets = arguments, results
         arguments = [sources[n].part(start, size) for n, start, size in exchange.pieces]
         results = [targets[n].part(start, size) for n, start, size in exchange.pieces]
     return Collective(number, instruction.opcode, is_done, tuple(arguments), tuple(results), blocks, exchange.groups,

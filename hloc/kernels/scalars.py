@@ -9,6 +9,7 @@ them exact; integers below eight bits are computed in s8 or u8 and cut to their 
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 import numpy as np
 
@@ -56,14 +57,14 @@ def narrow(value: Expr, element_type: str) -> Expr:
     if stored is not None:
         return stored
     if isinstance(value, Apply) and value.op == "select":
-        choices = [_as_stored(a, element_type) for a in value.arguments[1:]]
-        if None not in choices and not _are_computed(choices):
+        choices = [c for a in value.arguments[1:] if (c := _as_stored(a, element_type)) is not None]
+        if len(choices) == len(value.arguments) - 1 and not _are_computed(choices):
             return Apply("select", (value.arguments[0], *choices), element_type)
         value = _unrounded(value, element_type)
     return Apply("convert", (value,), element_type)
 
 
-def _is_rounding(stored: Expr) -> bool:
+def _is_rounding(stored: Expr) -> TypeGuard[Apply]:
     return isinstance(stored, Apply) and stored.op == "convert" and stored.arguments[0].type == "f32"
 
 
@@ -80,7 +81,7 @@ def _unrounded(value: Expr, element_type: str) -> Expr:
     if value.op == "select":
         return Apply("select", (value.arguments[0], *(_unrounded(a, element_type) for a in value.arguments[1:])), "f32")
     inner = value.arguments[0]
-    return inner.arguments[0] if value.op == "convert" and inner.type == element_type and _is_rounding(inner) else value
+    return inner.arguments[0] if value.op == "convert" and _is_rounding(inner) and inner.type == element_type else value
 
 
 def sums_of_whole_numbers(left: str, right: str, result: str) -> tuple[str, str] | None:
@@ -213,7 +214,7 @@ def elementwise(instruction: Instruction, arguments: list[Expr], unrounded: froz
 
 def is_power_of_two(value: Expr) -> bool:
     """Whether this is 1, 2, 4 ... 2^64: division by such a constant is exact, and needs no libm."""
-    return isinstance(value, Const) and 1 <= value.value <= 2.0**64 and math.frexp(value.value)[0] == 0.5
+    return isinstance(value, Const) and 1 <= value.real <= 2.0**64 and math.frexp(value.real)[0] == 0.5
 
 
 def _of_few_bits(scalar: str, bits: int, arguments: list[Expr]) -> Expr:

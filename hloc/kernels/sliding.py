@@ -10,7 +10,7 @@ are processed one at a time, over the columns for which they are not padding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from hloc.ir import WindowDim
 from hloc.kernels import indexing, loops
@@ -22,7 +22,7 @@ SHORTEST_SLIDE = 16             # columns of a window that moves along them
 LONGEST_STEP = 4                # elements
 TAPS = 8                        # of such a window in one pass over the columns
 
-Take = Callable[[Index, list[tuple[Index, Index]]], None]
+Take = Callable[[Index, list[tuple[Index, Index]]], object]
 
 
 def slides(w: WindowDim) -> bool:
@@ -65,9 +65,9 @@ class Columns:
         begin = self._outermost("maximum", max, [indexing.constant(first), low, self.start])
         ends = [indexing.constant(end), indexing.shift(self.start, room), *([high] if high else [])]
         stop = self._outermost("minimum", min, ends)
-        if isinstance(begin, Const) and isinstance(stop, Const) and begin.value < stop.value:
-            with b.loop(stop.value - begin.value, VECTOR) as offset:
-                yield indexing.shift(offset, begin.value)
+        if isinstance(begin, Const) and isinstance(stop, Const) and begin.integer < stop.integer:
+            with b.loop(stop.integer - begin.integer, VECTOR) as offset:
+                yield indexing.shift(offset, begin.integer)
             return
         begin = b.let(begin, "p")
         length = b.let(index_apply("subtract", stop, begin), "p")
@@ -98,7 +98,7 @@ def slide(columns: Columns, window: WindowDim, size: int, take: Take) -> None:
         low = high = extent                                  # no column has all taps
     whole, rest = divmod(window.size if low < high else 0, TAPS)
 
-    def interior():
+    def interior() -> AbstractContextManager[Index]:
         return columns.all() if high - low == extent else columns.between(low, high)
 
     def taps(column: Index, first: Index, count: int) -> list[tuple[Index, Index]]:

@@ -4,7 +4,8 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeGuard, TypeVar
 
 from hloc.kernels.indexing import sum_of
 from hloc.kernels.ir import (
@@ -26,6 +27,27 @@ from hloc.kernels.ir import (
     While,
 )
 
+S = TypeVar("S", bound=Stmt)
+
+
+def operation(expr: Expr) -> Apply:
+    """An expression that is known to be an operation."""
+    assert isinstance(expr, Apply), expr
+    return expr
+
+
+def lets_of(statements: Sequence[Stmt]) -> tuple[Let, ...] | None:
+    """The statements, if all are Lets."""
+    return tuple(statements) if are_lets(statements) else None
+
+
+def are_lets(statements: Sequence[Stmt]) -> TypeGuard[Sequence[Let]]:
+    return all(isinstance(s, Let) for s in statements)
+
+
+def are_lets_and_stores(statements: Sequence[Stmt]) -> TypeGuard[Sequence[Let | Store]]:
+    return all(isinstance(s, (Let, Store)) for s in statements)
+
 
 def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
     """All statements, outer before inner, in order."""
@@ -38,8 +60,8 @@ def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
         yield statement
         if isinstance(statement, If):
             stack.append(iter(statement.then + statement.otherwise))
-        elif isinstance(statement, (For, While)) or hasattr(statement, "body"):
-            stack.append(iter(statement.body))
+        elif (body := getattr(statement, "body", None)) is not None:      # also of statements of one target alone
+            stack.append(iter(body))
 
 
 def expressions(statement: Stmt) -> list[Expr]:
@@ -98,6 +120,13 @@ def taken_in(s: Assign) -> Expr | None:
     return others[0] if len(others) == 1 and not itself else None
 
 
+def term_taken_in(s: Assign) -> Expr:
+    """taken_in, of an accumulator that is known to have a term."""
+    term = taken_in(s)
+    assert term is not None
+    return term
+
+
 def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """An expression with changed operands: the position of a Load, the arguments of an Apply."""
     if isinstance(expr, Load):
@@ -109,10 +138,10 @@ def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     return expr
 
 
-def with_expressions(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+def with_expressions(statement: S, change: Callable[[Expr], Expr]) -> S:
     """A statement without a body, with its expressions changed."""
     if isinstance(statement, (Let, Assign)):
-        return statement._replace(value=change(statement.value))
+        return statement._replace(value=change(statement.value))     # type: ignore[return-value]    # of the same type
     if isinstance(statement, Mutable):
         return statement._replace(initial=change(statement.initial))
     if isinstance(statement, Store):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def fold(instruction: Instruction, rewriter: Rewriter, evaluator: Evaluator) -> 
     return rewriter.add("constant", instruction.shape, literal=literal)
 
 
-def evaluate_one(instruction: Instruction, evaluator: Evaluator):
+def evaluate_one(instruction: Instruction, evaluator: Evaluator) -> Any:
     """The value of an instruction whose operands are constants, broadcast constants or iotas."""
     values = [operand.literal if operand.opcode == "constant" else evaluate_one(operand, evaluator)
               for operand in instruction.operands]

@@ -17,7 +17,7 @@ from hloc.ir import Computation, Instruction, Module, reachable_computations
 from hloc.ops.collectives import EXCHANGES
 from hloc.passes.context import PassContext
 from hloc.passes.patterns import COMMUTATIVE
-from hloc.passes.rewriter import Rewriter, rewrite
+from hloc.passes.rewriter import Rewriter, Visit, rewrite
 
 ASYNCHRONOUS = ("-start", "-update", "-done")
 
@@ -34,7 +34,7 @@ def cse(module: Module, context: PassContext) -> bool:
     return changed
 
 
-def merge_equal(structures: Structures, mergeable_callee: dict[Computation, bool]):
+def merge_equal(structures: Structures, mergeable_callee: dict[Computation, bool]) -> Visit:
     """A visit that replaces each instruction by the first equal one; fresh for every computation."""
     first: dict[Any, Instruction] = {}
 

@@ -9,11 +9,12 @@ inferred by the ops' own rows.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from hloc.errors import Span
 from hloc.ir import Computation, Instruction, Module, PaddingDim, Shape, SliceDim, array, numpy_dtype
 from hloc.ir.attributes import Verbatim
 from hloc.ops.table import OPS
@@ -33,12 +34,13 @@ class Builder(Protocol):
 class Body:
     """A computation under construction."""
 
-    def __init__(self, span=None) -> None:
+    def __init__(self, span: Span | None = None) -> None:
         self.names = Names(())
         self.instructions: list[Instruction] = []
         self.span = span
 
-    def add(self, opcode: str, shape: Shape, operands=(), attributes=None, *, literal=None) -> Instruction:
+    def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (),
+            attributes: dict[str, Any] | None = None, *, literal: np.ndarray | tuple | None = None) -> Instruction:
         new = Instruction(self.names.fresh(opcode), opcode, shape, operands, dict(attributes or {}), literal=literal,
                           span=self.span)
         self.instructions.append(new)
@@ -60,7 +62,7 @@ class Body:
 class Expressions:
     """Ops as methods; the most general is `op`."""
 
-    def __init__(self, builder: Builder, span=None):
+    def __init__(self, builder: Builder, span: Span | None = None):
         self.builder = builder
         self.span = span
 
@@ -208,7 +210,7 @@ def _parts(body: Body, shape: Shape) -> list[Instruction]:
     return [body.add("get-tuple-element", s, [state], {"index": n}) for n, s in enumerate(shape.tuple_shapes)]
 
 
-def combiner(module: Module, opcode: str, element_type: str, span=None) -> Computation:
+def combiner(module: Module, opcode: str, element_type: str, span: Span | None = None) -> Computation:
     """A computation that applies `opcode` to two scalars: one in the module if there is, else a new one."""
     wanted = array(element_type)
     for computation in module.computations:

@@ -12,7 +12,8 @@ operand if that closes no cycle; hloc/passes/copy_insertion.py then needs no cop
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from hloc.analysis.aliasing import FORWARDING, Values, branch_origins, in_place, leaf_values, module_invariants
 from hloc.analysis.control_flow import executed_computations, is_control_flow
@@ -165,7 +166,7 @@ class Scheduler:
         starts = [*parameters, self.computation.root, *self.computation.instructions]
         return self.post_order(starts, lambda p: (weight[p], -self.position[p]))
 
-    def post_order(self, starts, rank) -> list[Instruction]:
+    def post_order(self, starts: Iterable[Instruction], rank: Callable[[Instruction], Any]) -> list[Instruction]:
         """Everything reachable from `starts`, predecessors first, those with the highest rank first of all."""
         return topological_order(starts, lambda i: sorted(self.predecessors[i], key=rank)[::-1])
 

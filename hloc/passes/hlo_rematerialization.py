@@ -21,11 +21,13 @@ arrays inside of them are candidates as well. Each step costs time in proportion
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hloc.analysis.aliasing import (
     FORWARDING,
+    Invariants,
+    Origins,
     Value,
     Values,
     branch_origins,
@@ -84,8 +86,8 @@ class Candidate(NamedTuple):
 class Profile:
     """The live arrays of one scheduled computation. Arrays that must share memory count once."""
 
-    def __init__(self, computation: Computation, values: Values, callees, inner: dict[Computation, int],
-                 is_entry: bool):
+    def __init__(self, computation: Computation, values: Values, callees: tuple[Invariants, Origins],
+                 inner: dict[Computation, int], is_entry: bool):
         self.computation, self.values = computation, values
         self.position = {i: n for n, i in enumerate(computation.instructions)}
         self.leader: dict[Value, Value] = {}
@@ -302,8 +304,8 @@ class Rematerializer:
     def key(self, candidate: Candidate) -> tuple[Instruction, Instruction]:
         return candidate.chain[-1], candidate.profile.computation.instructions[candidate.before]
 
-    def apply(self, candidate: Candidate):
-        """Recompute the chain before the reader; later readers read the new array. Returns the undo information."""
+    def apply(self, candidate: Candidate) -> Callable[[], None]:
+        """Recompute the chain before the reader; later readers read the new array. Returns what undoes it."""
         computation = candidate.profile.computation
         order, operands = computation.instructions, {}
         made: dict[Instruction, Instruction] = {}

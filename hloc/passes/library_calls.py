@@ -156,13 +156,13 @@ def positive(e: Expressions, x: Instruction, otherwise: Instruction) -> Instruct
     return e.chosen(e.compare(x, "GT", e.like(0, x)), x, otherwise)
 
 
-def gelu_tanh(e: Expressions, x: Instruction, *_) -> Instruction:
+def gelu_tanh(e: Expressions, x: Instruction, *_: object) -> Instruction:
     cube = e.op("multiply", e.op("multiply", x, x), x)
     inner = scaled(e, e.op("add", x, scaled(e, cube, 0.044715)), math.sqrt(2 / math.pi))
     return e.op("multiply", scaled(e, x, 0.5), e.op("add", e.like(1, x), e.op("tanh", inner)))
 
 
-def gelu_erf(e: Expressions, x: Instruction, *_) -> Instruction:
+def gelu_erf(e: Expressions, x: Instruction, *_: object) -> Instruction:
     inner = e.op("erf", scaled(e, x, math.sqrt(0.5)))
     return e.op("multiply", scaled(e, x, 0.5), e.op("add", e.like(1, x), inner))
 

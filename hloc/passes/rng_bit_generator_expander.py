@@ -91,7 +91,8 @@ def threefry(e: Expressions, key: Instruction, counter: Instruction) -> tuple[In
     return threefry_rounds(e, [e.spread(k, x.shape) for k in (low, high, third)], x, y)
 
 
-def threefry_words(e: Expressions, low: Instruction, high: Instruction, x: Instruction, y: Instruction):
+def threefry_words(e: Expressions, low: Instruction, high: Instruction, x: Instruction,
+                   y: Instruction) -> tuple[Instruction, Instruction]:
     """The same with a key for each counter, all of them given as arrays of words."""
     third = e.op("xor", e.op("xor", low, high), e.like(0x1BD11BDA, low))
     return threefry_rounds(e, [low, high, third], x, y)
@@ -114,7 +115,8 @@ def rotated(e: Expressions, x: Instruction, distance: int) -> Instruction:
     return e.op("or", left, e.op("shift-right-logical", x, e.like(32 - distance, x)))
 
 
-def threefry_bits(e: Expressions, state: list[Instruction], dimensions: tuple[int, ...], width: int):
+def threefry_bits(e: Expressions, state: list[Instruction], dimensions: tuple[int, ...],
+                  width: int) -> tuple[list[Instruction], Instruction]:
     """A u32 array is split along one dimension: neighbours there are the two words of one counter."""
     key, first = state[0], state[1]
     if width == 64:
@@ -168,7 +170,8 @@ def multiplied(e: Expressions, x: Instruction, factor: int) -> Instruction:
     return e.op("multiply", wide, e.like(factor, wide))
 
 
-def philox_bits(e: Expressions, state: list[Instruction], dimensions: tuple[int, ...], width: int):
+def philox_bits(e: Expressions, state: list[Instruction], dimensions: tuple[int, ...],
+                width: int) -> tuple[list[Instruction], Instruction]:
     """A state of two words is {key, counter}, of three has a low and a high counter."""
     key, low = state[0], state[1]
     high = state[2] if len(state) > 2 else state[0]

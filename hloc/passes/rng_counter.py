@@ -8,7 +8,10 @@ draws), rewritten.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Computation, Instruction, Module, Shape, array, reachable_computations
@@ -94,7 +97,8 @@ class Front:
     def __init__(self, rewriter: Rewriter):
         self.rewriter = rewriter
 
-    def add(self, opcode: str, shape: Shape, operands=(), attributes=None, *, literal=None) -> Instruction:
+    def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (),
+            attributes: dict[str, Any] | None = None, *, literal: np.ndarray | tuple | None = None) -> Instruction:
         new = Instruction(self.rewriter.names.fresh(opcode), opcode, shape, operands, attributes, literal=literal)
         self.rewriter.computation.instructions.insert(0, new)
         return new

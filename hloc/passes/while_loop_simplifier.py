@@ -28,7 +28,8 @@ def while_loop_simplifier(module: Module, context: PassContext) -> bool:
     for computation in computations:
         readers = users(computation)
 
-        def visit(instruction: Instruction, rewriter: Rewriter, readers=readers) -> Instruction | None:
+        def visit(instruction: Instruction, rewriter: Rewriter,
+                  readers: dict[Instruction, list[Instruction]] = readers) -> Instruction | None:
             loop = loop_of(instruction, sites)
             if loop is None or instruction not in readers:
                 return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from hloc.errors import Source, Span
 from hloc.ir.module import Module
@@ -79,7 +80,7 @@ def _module(record: Record, source: Source) -> Module:
     return module
 
 
-def _leaves(value) -> list:
+def _leaves(value: Any) -> list:
     """The arrays of a literal, in order. Recursive: shapes bound the depth."""
     return [leaf for part in value for leaf in _leaves(part)] if isinstance(value, tuple) else [value]
 

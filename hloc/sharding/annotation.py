@@ -14,6 +14,7 @@ hloc/sharding/meshes.py says them all in axes of one mesh. Source: xla/hlo/ir/hl
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -184,7 +185,7 @@ class Sharding:
             return f"maximal device={self.device}"
         if self.kind != "tiled":
             return self.kind
-        devices = f"<={self.devices}" if isinstance(self.devices, Iota) else listed(self.devices)
+        devices = f"<={self.devices}" if isinstance(self.devices, Iota) else listed(self.devices or ())
         return f"devices=[{listed(self.tiles)}]{devices}"
 
     def _named_words(self) -> list[str]:
@@ -199,5 +200,5 @@ REPLICATED = Sharding("replicated")
 MANUAL = Sharding("manual")
 
 
-def listed(values) -> str:
+def listed(values: Iterable[object]) -> str:
     return ",".join(map(str, values))

@@ -195,17 +195,18 @@ class ExpressionPrinter:
             return self.call(f"from_bits_{target}", text)
         return f"({c_type(target)})({text})"
 
-    def _bits_read(self, load: Load) -> tuple[str, int]:
+    def _bits_read(self, load: Expr) -> tuple[str, int]:
         """An integer that is loaded as a float of its size."""
+        assert isinstance(load, Load)
         float_type = f"f{ELEMENT_TYPES[load.type].bits}"
         place = f"((const hloc_any_{float_type} *){load.buffer})[{self.expression(load.position)}]"
         return f"({c_type(load.type)}){self.call(f'bits_{float_type}', place)}", UNARY
 
     def literal(self, const: Const) -> tuple[str, int]:
         """A C literal of exactly the constant's value, and its binding strength."""
-        value, type = const
+        value, type = const.value, const.type
         if type == INDEX:
-            return str(value), ATOM if value >= 0 else UNARY
+            return str(value), ATOM if const.integer >= 0 else UNARY
         kind = ELEMENT_TYPES[type].kind
         if kind == "pred":
             return ("1" if value else "0"), ATOM
@@ -213,12 +214,12 @@ class ExpressionPrinter:
             part = "f32" if type == "c64" else "f64"
             return self.call(f"complex_{part}", _float(value.real, part), _float(value.imag, part)), ATOM
         if kind in ("signed", "unsigned"):
-            text = _integer(int(value), type)
+            text = _integer(const.integer, type)
         elif is_narrow(type):
             stored = np.asarray(value, numpy_dtype(type))
             text = hex(int(stored.reshape(1).view(np.uint16 if stored.itemsize == 2 else np.uint8)[0]))
         else:
-            text = _float(float(value), type)
+            text = _float(float(const.real), type)
         return text, UNARY if text.startswith("-") else ATOM
 
 

@@ -7,6 +7,7 @@ In: expressions of a Kernel. Out: the same with calls; `definition`: the called 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from hloc.kernels.ir import INDEX, Apply, Expr, Stmt, Var
 from hloc.kernels.operations import HEAVY
@@ -23,7 +24,7 @@ def is_function(expr: Apply) -> bool:
     return op in HEAVY or op in HEAVY_OF_COMPLEX and expr.arguments[0].type in ("c64", "c128")
 
 
-def is_called(expr: Expr) -> bool:
+def is_called(expr: Expr) -> TypeGuard[Apply]:
     """Whether a function is called if a kernel has many."""
     return isinstance(expr, Apply) and expr.type != INDEX and is_function(expr)
 

@@ -28,14 +28,15 @@ def host_function(call: HostCall, options) -> Callable:
     neither."""
     if call.target in options.custom_calls:
         return options.custom_calls[call.target]
-    if meets_devices(call.instruction):
-        return collective_function(call.instruction, options.device)
-    if call.instruction.opcode != "custom-call":
-        return transfer_function(call.instruction, options.transfers)
+    instruction = call.made_of
+    if meets_devices(instruction):
+        return collective_function(instruction, options.device)
+    if instruction.opcode != "custom-call":
+        return transfer_function(instruction, options.transfers)
     from hloc.ops.known_calls import CUSTOM_CALLS
     if call.target not in CUSTOM_CALLS:
-        raise unknown(call.instruction, call.target)
-    return partial(call_known, call.instruction)
+        raise unknown(instruction, call.target)
+    return partial(call_known, instruction)
 
 
 # Collectives after which no device reads another's operands: devices wait for each other at their ends, too.
@@ -50,6 +51,7 @@ def collective_function(instruction: Instruction, device: Device | None) -> Call
             hint="hloc run --devices N simulates them; under mpirun each process is one")
     from hloc.evaluate import Evaluator
     evaluate, evaluator = OPS[instruction.opcode].evaluate, Evaluator(device=device)
+    assert evaluate is not None
 
     def function(*operands) -> tuple[np.ndarray, ...]:
         own = operands if instruction.opcode in COMBINED else [
@@ -72,7 +74,7 @@ def _arranged(call: HostCall, inputs: Sequence[np.ndarray]) -> list:
     """The flat arrays as the call's operands, with tuples."""
     flat = iter(inputs)
     return [next(flat) if o.shape.is_array else tuple(next(flat) for _ in leaves(o.shape))
-            for o in call.instruction.operands if not o.shape.is_token]
+            for o in call.made_of.operands if not o.shape.is_token]
 
 
 def _checked(call: HostCall, number: int, answer: np.ndarray) -> np.ndarray:

@@ -14,9 +14,9 @@ VECTOR loops have `omp simd`, which allows compilers to vectorize them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
@@ -186,8 +186,9 @@ class StatementPrinter(ExpressionPrinter):
         if not text:
             raise UnsupportedError(f"{what} on target {self.dialect.name}")
 
-    WRITERS = {ir.Let: let, ir.Mutable: mutable, ir.Assign: assign, ir.Store: store, ir.Local: local, ir.If: condition,
-               ir.While: while_, ir.For: loop, ir.Shared: shared, ir.Barrier: barrier, ir.Atomic: atomic, ir.Last: last}
+    WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
+        ir.Let: let, ir.Mutable: mutable, ir.Assign: assign, ir.Store: store, ir.Local: local, ir.If: condition,
+        ir.While: while_, ir.For: loop, ir.Shared: shared, ir.Barrier: barrier, ir.Atomic: atomic, ir.Last: last}
 
 
 def simd_reduction(op: str, type: str) -> str | None:

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from hloc.archives import DAMAGED, open_archive
 from hloc.errors import RunError
@@ -63,6 +63,7 @@ class Sealed:
     """Such a file. file: the copy that was checked."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, mark: str, version: int):
+        assert archive.fp is not None
         self.file, self.archive = archive.fp, archive
         self.plan = json.loads(archive.read(PLAN))
         if self.plan[mark] != version:
@@ -100,7 +101,7 @@ def _hash(file: BinaryIO, length: int) -> bytes:
     return total.hexdigest().encode()
 
 
-def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
+def _pieces(file: IO[bytes], length: int) -> Iterator[bytes]:
     """The next `length` bytes of a file. Raises EOFError if it is shorter."""
     while length:
         piece = file.read(min(PIECE, length))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from lark.lexer import Lexer, Token
 
@@ -29,14 +30,14 @@ class StateLexer(Lexer):
 
     __future_interface__ = 2          # Lark passes the parser's state to lex()
 
-    def __init__(self, conf):
+    def __init__(self, conf: Any):
         self.ignored = frozenset(conf.ignore)
         order = sorted(conf.terminals, key=lambda t: (-t.priority, -len(t.pattern.value), t.name))
         self.sources = {t.name: t.pattern.to_regexp() for t in order}
         self.matchers: dict[str, Callable] = {}                       # filled as terminals are first needed
         self.by_state: dict[int, list[tuple[str, Callable]]] = {}
 
-    def lex(self, lexer_state, parser_state) -> Iterator[Token]:
+    def lex(self, lexer_state: Any, parser_state: Any) -> Iterator[Token]:
         """The tokens of the text, each by the parser's current state."""
         text = lexer_state.text if isinstance(lexer_state.text, str) else lexer_state.text.text
         position, end, ignored, by_state = 0, len(text), self.ignored, self.by_state
@@ -55,7 +56,7 @@ class StateLexer(Lexer):
                 lexer_state.last_token = token
                 yield token
 
-    def candidates(self, state: int, parser_state) -> list[tuple[str, Callable]]:
+    def candidates(self, state: int, parser_state: Any) -> list[tuple[str, Callable]]:
         """The terminals that are possible in a state of the parser, by priority."""
         accepted = parser_state.parse_conf.parse_table.states[state]
         names = [name for name in self.sources if name in accepted or name in self.ignored]

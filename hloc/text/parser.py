@@ -23,7 +23,7 @@ from hloc.text.forms import check_form
 from hloc.text.grammar import parse, pattern
 from hloc.text.instructions import TextReader
 from hloc.text.long_words import check_words
-from hloc.text.scopes import Scope, run
+from hloc.text.scopes import Scope, Steps, run
 from hloc.text.shapes import Shapes, parse_part
 from hloc.text.tree_positions import start_of, tokens_of
 
@@ -97,7 +97,7 @@ class ModuleReader(TextReader):
         module.is_scheduled = is_scheduled
         return module
 
-    def header(self, tree: Tree):
+    def header(self, tree: Tree) -> Steps:
         name = tokens_of(tree)[1].strip("%:")
         attributes: dict[str, object] = {}
         for part in tree.children[2:]:

@@ -52,7 +52,7 @@ def first_values(array: np.ndarray) -> str:
     return shown + (", ..." if array.size > SHOWN_VALUES else "")
 
 
-def _number(value) -> str:
+def _number(value: complex) -> str:
     if isinstance(value, (bool, int)):
         return str(value).lower()
     if isinstance(value, complex):

@@ -7,7 +7,7 @@ A pass may run several times: "before" is its first run, "after" its last.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hloc.errors import UsageError
@@ -47,7 +47,7 @@ def pass_states(module: Module, target: Target, options: Mapping[str, Any], *, b
     return first, last
 
 
-def check_passes(names, running: set[str]) -> None:
+def check_passes(names: Iterable[str], running: set[str]) -> None:
     """Raises UsageError for a name that is no pass of the pipeline."""
     for name in names:
         if name not in running:

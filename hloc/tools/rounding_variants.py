@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hloc.evaluate import CustomCall
+from hloc.evaluate import CustomCall, Evaluator
 from hloc.ir import Instruction, Module
 from hloc.ops.table import OPS
 from hloc.ops.values import Value
@@ -34,7 +34,7 @@ class Contracting(AlteredEvaluator):
         return self._with_products(function, product_of(instruction, self.first))
 
     def _keeping(self, function: Callable) -> Callable:
-        def run(evaluator, instruction, x: Value, y: Value) -> Value:
+        def run(evaluator: Evaluator, instruction: Instruction, x: Value, y: Value) -> Value:
             wide = WIDER.get(np.asarray(x).dtype)
             if wide is not None:
                 with np.errstate(all="ignore"):
@@ -46,7 +46,7 @@ class Contracting(AlteredEvaluator):
         if product is None:
             return function
 
-        def run(evaluator, instruction, x: Value, y: Value) -> Value:
+        def run(evaluator: Evaluator, instruction: Instruction, x: Value, y: Value) -> Value:
             if product not in self.products:
                 return function(evaluator, instruction, x, y)
             exact = self.products[product]
@@ -73,7 +73,7 @@ class Flushing(AlteredEvaluator):
         if opcode not in SUMS and (opcode in EXACT or not OPS[opcode].is_elementwise):
             return function
 
-        def run(evaluator, instruction, *operands: Value) -> Value:
+        def run(evaluator: Evaluator, instruction: Instruction, *operands: Value) -> Value:
             return _flushed(function(evaluator, instruction, *map(_flushed, operands)))
         return run
 
@@ -110,7 +110,7 @@ class Reordering(AlteredEvaluator):
 
     def _permuted(self, function: Callable, left: Sequence[int], right: Sequence[int]) -> Callable:
         """The operands with the dimensions `left` of the first and `right` of the second in the same new order."""
-        def run(evaluator, instruction, x: Value, y: Value) -> Value:
+        def run(evaluator: Evaluator, instruction: Instruction, x: Value, y: Value) -> Value:
             for number, dimension in enumerate(left):
                 order = self.generator.permutation(x.shape[dimension])
                 x = np.take(x, order, dimension)
@@ -120,7 +120,7 @@ class Reordering(AlteredEvaluator):
         return run
 
     def _one_by_one(self, dimensions: Sequence[int]) -> Callable:
-        def run(evaluator, instruction, x: Value, start: Value) -> Value:
+        def run(evaluator: Evaluator, instruction: Instruction, x: Value, start: Value) -> Value:
             kept = [d for d in range(x.ndim) if d not in dimensions]
             rows = np.transpose(x, [*kept, *dimensions]).reshape([x.shape[d] for d in kept] + [-1])
             rows = rows if self.seed == 0 else rows[..., ::-1]

@@ -58,7 +58,7 @@ class _PerturbedEvaluator(AlteredEvaluator):
         if opcode not in SUMS and (opcode in EXACT or not OPS[opcode].is_elementwise):
             return function
 
-        def run(evaluator, instruction, *operands: Value) -> Value:
+        def run(evaluator: Evaluator, instruction: Instruction, *operands: Value) -> Value:
             if opcode in SUMS:                        # each of the terms is rounded, which shows where they cancel
                 operands = tuple(self._moved(o) for o in operands)
             return self._moved(function(evaluator, instruction, *operands))

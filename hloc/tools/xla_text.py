@@ -11,6 +11,9 @@ annotations for several devices. The entry must take and return plain arrays.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, reachable_computations
 from hloc.ir.clone import clone_module
 from hloc.passes import async_to_sync, float_normalization, sharding_remover
@@ -88,7 +91,8 @@ class _Builder:
         self.instructions: list[Instruction] = []
         self.parameters = 0
 
-    def add(self, opcode: str, shape: Shape, operands=(), attributes=None, **fields) -> Instruction:
+    def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (),
+            attributes: dict[str, Any] | None = None, **fields: Any) -> Instruction:
         new = Instruction(f"flat_{opcode.replace('-', '_')}.{len(self.instructions)}", opcode, shape, operands,
                           attributes, **fields)
         self.instructions.append(new)

@@ -13,6 +13,7 @@ from hloc.tools.report.lines import code_lines
 
 if TYPE_CHECKING:
     from hloc.targets.cpu.program.sources import Sources
+    from hloc.targets.cuda.sources import CudaSources
 
 
 def loops(work: Work, chosen: Mapping[str, str]) -> Content:
@@ -93,7 +94,7 @@ def cuda_text(work: Work, chosen: Mapping[str, str]) -> Content:
     return code("cuda", _cuda_lines(done, sources), note=f"{_count(done)}; {done.target.machine.arch}")
 
 
-def _cuda_lines(done: Optimized, sources) -> Iterator[tuple[str, Lines]]:
+def _cuda_lines(done: Optimized, sources: CudaSources) -> Iterator[tuple[str, Lines]]:
     whole = sources.readable()
     first = whole.find(sources.kernels[0]) if sources.kernels else len(whole)
     yield from _unlinked(whole[:first])

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hloc import cache, processes
 from hloc.errors import BuildError
@@ -73,7 +74,7 @@ def _cpu_code(done: Optimized) -> Content:
     return code("assembly", _by_symbol(done, names, lines, _SYMBOL), note=chain.version)
 
 
-def _object(chain, folder: Path, number: int, unit) -> Path:
+def _object(chain: Any, folder: Path, number: int, unit: Any) -> Path:
     source = folder / f"unit{number}.c"
     source.write_text(unit.text, encoding="utf-8")
     return chain.compile_object(source, source.with_suffix(".o"), chain.kernel_flags())

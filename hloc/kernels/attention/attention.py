@@ -135,7 +135,7 @@ class _Lowering:
         work += OPERATIONS_OF_SOFTMAX * self.first.shape.num_elements
         tile = Tile(self.group.kernel_name, "attention", operands + buffers, parameters, score,
                     cost=Cost(moved, work), origin=self.group.origin)
-        return KernelCall(tile, (*(s.access.argument for s in sides), *arguments))
+        return KernelCall(tile, (*(s.access.stored_at for s in sides), *arguments))
 
     def score(self, outline: Outline, row: Walk, others: list[Walk]) -> tuple[Stmt, ...]:
         """Statements that compute a score from Var("acc")."""

@@ -71,6 +71,7 @@ class _Lowering:
         products, values, lists = [], [], []
         for product in self.gradient.products:
             side = side_of(product, walks[product], columns)
+            assert side is not None             # as the analysis has checked
             products.append(operands_of(product, side, walks[product], self.operands))
             lists.append(walks_of_product(product, side, walks[product], *products[-1]))
         for output in self.gradient.outputs:
@@ -106,7 +107,7 @@ class _Lowering:
         """The name of an operand's buffer."""
         access = operand.access
         made = Buffer(f"array{len(self.arrays)}", access.type, access.size)
-        return self.arrays.setdefault(access.argument, made).name
+        return self.arrays.setdefault(access.stored_at, made).name
 
     # -- the tile
 

@@ -23,7 +23,7 @@ def mask_of(statements: tuple) -> tuple[Expr, float] | None:
         condition, off = Apply("not", (condition,), "pred"), on
     if not isinstance(off, Const) or "acc" in names_in(condition, lets):
         return None
-    return condition, float(off.value)
+    return condition, float(off.real)
 
 
 def _followed(value: Expr, lets: dict[str, Expr]) -> Expr:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hloc.analysis.attention import batch, contracting, free, free_of_side
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
+from hloc.ir.narrowing import all_known
 from hloc.kernels import indexing
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group
@@ -133,7 +134,7 @@ def strides_of_result(group: Group, dot: Instruction, root: Instruction) -> list
             index = indexing.reshape(index, node.operands[0].shape.dimensions, node.shape.dimensions)
     position = indexing.linearize(index, root.shape.dimensions)
     strides = [indexing.coefficient_of(position, n) for n in names]
-    if None in strides:
+    if not all_known(strides):
         raise UnsupportedError("the result of an attention has no regular strides", group.instruction.span)
     return strides
 

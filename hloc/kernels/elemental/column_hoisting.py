@@ -12,7 +12,7 @@ Local arrays that a VECTOR loop fills once per block of rows; None if there are 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
 from hloc.kernels.indexing import index_apply
@@ -47,12 +47,11 @@ COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS[
 def with_blocks_of_rows(kernel: Kernel, cores: int) -> Kernel | None:
     """The kernel with tables for blocks of its PARALLEL loop, if that loop contains rows and tables save work."""
     rows = kernel.body[-1] if kernel.body else None
-    columns = columns_of(rows) if isinstance(rows, For) and rows.kind == PARALLEL else None
-    if columns is None:
+    if not isinstance(rows, For) or rows.kind != PARALLEL or (columns := columns_of(rows)) is None:
         return None
-    before = rows.body[:-1]
-    alike = equal_rows(rows.name, rows.extent, before)
-    block = block_of(alike, rows.extent, cores)
+    before = _lets_of(rows)
+    alike = equal_rows(rows.name, rows.trip_count, before)
+    block = block_of(alike, rows.trip_count, cores)
     tables = Tables(rows, columns, alike)
     if block < FEWEST_ROWS or not tables.are_worth():
         return None
@@ -89,6 +88,11 @@ def columns_of(rows: For) -> For | None:
     return columns if simple and columns.extent <= LONGEST else None
 
 
+def _lets_of(rows: For) -> list[Let]:
+    """What stands before the loop over the columns."""
+    return [s for s in rows.body[:-1] if isinstance(s, Let)]
+
+
 def equal_rows(row: str, extent: int, lets: Iterable[Let]) -> int:
     """How many consecutive rows have the same quotients by which `lets` divide the row's number; all, if none does."""
     divisors = [d for let in lets for d in _divisors(let.value, row)]
@@ -105,7 +109,7 @@ def _divisors(value: Expr, row: str) -> Iterator[int]:
     for e in parts([value]):
         if isinstance(e, Apply) and e.op == "divide" and _is_row(e.arguments[0], row) \
                 and isinstance(e.arguments[1], Const):
-            yield e.arguments[1].value
+            yield e.arguments[1].integer
 
 
 def _is_row(value: Expr, row: str) -> bool:
@@ -120,7 +124,7 @@ class Tables:
         self.row, self.alike, self.columns, self.column = rows.name, alike, columns, Var(columns.name, INDEX)
         self.fast = {rows.name}
         self.written = {s.buffer for s in columns.body if isinstance(s, Store)}
-        for let in rows.body[:-1]:
+        for let in _lets_of(rows):
             if self.is_fast(let.value):
                 self.fast.add(let.name)
         self.inner: dict[str, Expr] = {}                # Lets of the columns' loop that are the same for all rows
@@ -133,7 +137,7 @@ class Tables:
                 self.moving.add(s.name)
         self.values: dict[Expr, str] = {}
         self.body = [with_expressions(s, self.looked_up) for s in columns.body
-                     if not (isinstance(s, Let) and s.name in self.inner)]
+                     if isinstance(s, (Let, Store)) and not (isinstance(s, Let) and s.name in self.inner)]
 
     def are_worth(self) -> bool:
         return 0 < len(self.values) <= MOST_TABLES
@@ -180,19 +184,19 @@ class Tables:
                         stack.append(self.inner[e.name])
         return found and moves
 
-    def blocks(self, rows: For, lets: tuple[Let, ...], block: int) -> For:
+    def blocks(self, rows: For, lets: Sequence[Let], block: int) -> For:
         """The loop over blocks: the tables, and then the rows."""
         number, place = Var(f"{rows.name}_block", INDEX), Var(f"{rows.name}_place", INDEX)
         start = Let(f"{rows.name}_first", index_apply("multiply", number, Const(block, INDEX)))
         slow = [with_expressions(let, lambda e: _with_row(e, rows.name, Var(start.name, INDEX)))
                 for let in lets if let.name not in self.fast]
         here = Let(rows.name, index_apply("add", Var(start.name, INDEX), place))
-        each = (here, *(let for let in lets if let.name in self.fast), self.reading())
-        body = (start, *slow, *self.locals(), self.filling(), For(place.name, block, SERIAL, each))
-        return rows._replace(name=number.name, extent=rows.extent // block, body=body)
+        each: tuple[Stmt, ...] = (here, *(let for let in lets if let.name in self.fast), self.reading())
+        body: tuple[Stmt, ...] = (start, *slow, *self.locals(), self.filling(), For(place.name, block, SERIAL, each))
+        return rows._replace(name=number.name, extent=rows.trip_count // block, body=body)
 
     def locals(self) -> list[Local]:
-        return [Local(name, value.type, self.columns.extent) for value, name in self.values.items()]
+        return [Local(name, value.type, self.columns.trip_count) for value, name in self.values.items()]
 
     def filling(self) -> For:
         """The loop that computes the tables."""

@@ -6,7 +6,7 @@ pieces at the root). Loads widen narrow types, the results are stored once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from hloc.analysis.fusible import PIECES_TOGETHER, is_in_pieces
@@ -28,6 +28,8 @@ from hloc.machine import Machine
 FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate with unrolled rows, and their elements at most,
 LONGEST_ROW, SHORTEST_PIECE = 16, 2     # or of f16 in such short pieces
 SHORTEST, SHORTEST_NARROW = 4, 16       # loops over such rows; shorter ones are one loop, with divisions
+
+Emit = Callable[[Outline, tuple[Index, ...]], None]        # stores the elements at one point
 
 
 def lower_loop(group: Group, machine: Machine) -> Lowered:
@@ -56,7 +58,8 @@ def _alone(group: Group, machine: Machine, leaf: int) -> tuple[KernelCall, ...]:
     return (loop_kernel(group, machine, root.shape.dimensions, emit),) if root.shape.num_elements else ()
 
 
-def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str = "") -> KernelCall:
+def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emit: Emit,
+                suffix: str = "") -> KernelCall:
     """A kernel that runs emit(outline, indices) at every point of a space of these dimensions."""
     extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
 
@@ -92,18 +95,18 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
     if machine.kind != "cpu":
         return call
-    kernel = with_row_fission(call.kernel)
+    kernel = with_row_fission(call.loops)
     return call._replace(kernel=with_blocks_of_rows(kernel, machine.cores) or kernel)
 
 
-def _with_whole_columns(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str,
+def _with_whole_columns(group: Group, machine: Machine, dimensions: tuple[int, ...], emit: Emit, suffix: str,
                         extents: list[int], trial: Builder) -> KernelCall | None:
     """The kernel with short innermost loops joined, where what they would divide for goes into tables."""
     outline = Outline(group)
     with loops.parallel(outline.builder, extents[:-1]) as counters, outline.builder.loop(extents[-1], VECTOR) as last:
         emit(outline, indexing.delinearize(indexing.linearize((*counters, last), extents), dimensions))
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
-    kernel = with_blocks_of_rows(call.kernel, machine.cores)
+    kernel = with_blocks_of_rows(call.loops, machine.cores)
     return call._replace(kernel=kernel) if kernel is not None else None
 
 
@@ -112,7 +115,7 @@ def _holds_halves(group: Group) -> bool:
     return any(i.shape.is_array and i.shape.element_type == "f16" for i in (*group.parameters, *group.roots))
 
 
-def _with_collapsed_rows(group: Group, machine: Machine, dimensions: tuple[int, ...], emit, suffix: str,
+def _with_collapsed_rows(group: Group, machine: Machine, dimensions: tuple[int, ...], emit: Emit, suffix: str,
                     extents: list[int], trial: Builder) -> KernelCall | None:
     """The kernel with short innermost loops joined, where what these share goes into tables."""
     if len(extents) < 2 or extents[-1] > LONGEST:
@@ -121,7 +124,7 @@ def _with_collapsed_rows(group: Group, machine: Machine, dimensions: tuple[int, 
     with loops.nest(outline.builder, extents, machine) as counters:
         emit(outline, indexing.delinearize(indexing.linearize(counters, extents), dimensions))
     call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
-    kernel = with_collapsed_rows(call.kernel)
+    kernel = with_collapsed_rows(call.loops)
     return call._replace(kernel=kernel) if kernel is not None else None
 
 
@@ -221,7 +224,7 @@ def _piece(group: Group, root: Instruction, machine: Machine, dimension: int, pi
     return KernelCall(call.kernel._replace(buffers=buffers), places)
 
 
-def _emit_piece(root: Instruction, dimension: int, piece: Instruction, start: int):
+def _emit_piece(root: Instruction, dimension: int, piece: Instruction, start: int) -> Emit:
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
         moved = (*index[:dimension], indexing.shift(index[dimension], start), *index[dimension + 1:])
         value = outline.elements.value(piece, index)

@@ -99,10 +99,10 @@ class _Rows(RowAddresses):
 
     def __init__(self, loops: list[For]):
         super().__init__(loops)
-        total = prod(loop.extent for loop in loops) * self.length
+        total = prod(loop.trip_count for loop in loops) * self.length
         if not 1 < self.length <= LONGEST or self.length % LANES == 0 or total < SHORTEST:
             raise NotContiguous
-        if len(loops) > 1 and loops[-1].extent * self.length > ELEMENTS:
+        if len(loops) > 1 and loops[-1].trip_count * self.length > ELEMENTS:
             raise NotContiguous
         are_bytes = all(ELEMENT_TYPES[s.value.type].bits <= 8 for s in self.columns.body if isinstance(s, Store))
         least = 1 if are_bytes else FUNCTION if self.length % (LANES // 2) == 0 else LEAST_WORK
@@ -118,7 +118,7 @@ class _Rows(RowAddresses):
         """The statements of an element, without names that only tables need."""
         names: set[str] = set()
         kept: list[Stmt] = []
-        for s in reversed(self.columns.body):
+        for s in reversed(self.statements):
             if isinstance(s, Store) or s.name in names:
                 kept.append(self.statement(s))
                 names.update(e.name for e in parts(expressions(kept[-1])) if isinstance(e, Var))
@@ -201,7 +201,7 @@ class _Rows(RowAddresses):
     @property
     def within(self) -> int:
         """Rows in an iteration of it."""
-        return self.loops[1].extent if len(self.loops) > 1 else 1
+        return self.loops[1].trip_count if len(self.loops) > 1 else 1
 
     @property
     def first(self) -> Var:
@@ -218,11 +218,11 @@ class _Rows(RowAddresses):
         """Iterations of the outer loop per block: whole groups of vectors."""
         step = self.within * self.length
         least = 4 * LANES // gcd(4 * LANES, step)
-        return min(self.outer.extent, least * max(1, ELEMENTS // (least * step)))
+        return min(self.outer.trip_count, least * max(1, ELEMENTS // (least * step)))
 
     @property
     def has_blocks(self) -> bool:
-        return self.outer.kind != SERIAL or self.outer.extent > self.block
+        return self.outer.kind != SERIAL or self.outer.trip_count > self.block
 
     @property
     def width(self) -> int:
@@ -243,11 +243,12 @@ class _Rows(RowAddresses):
             before += [*self.pattern(expr, name), copies]
         before += self.filling({e: name for e, name in alike.items() if e not in of_columns}, self.block, is_first=True)
         arrays = [Local(name, e.type, size) for e, name in others.items()]
-        number, count, lets = Var(f"{self.outer.name}_block", INDEX), self.block, []
+        number, lets = Var(f"{self.outer.name}_block", INDEX), []
+        count: int | Expr = self.block
         if self.has_blocks:
             lets = [Let(self.first.name, index_apply("multiply", number, Const(self.block, INDEX)))]
-        if self.outer.extent % self.block:
-            rest = index_apply("subtract", Const(self.outer.extent, INDEX), self.first)
+        if self.outer.trip_count % self.block:
+            rest = index_apply("subtract", Const(self.outer.trip_count, INDEX), self.first)
             lets.append(Let(f"{self.outer.name}_count", Apply("minimum", (Const(self.block, INDEX), rest), INDEX)))
             count = Var(lets[-1].name, INDEX)
         step = self.within * self.length
@@ -257,7 +258,7 @@ class _Rows(RowAddresses):
                 *self.spreading(count))
         if not self.has_blocks:
             return [*before, *body]
-        return [*before, For(number.name, -(-self.outer.extent // self.block), self.outer.kind, body)]
+        return [*before, For(number.name, -(-self.outer.trip_count // self.block), self.outer.kind, body)]
 
     def pattern(self, expr: Expr, name: str) -> list[Stmt]:
         """A row of a table that is the same for several rows."""
@@ -287,7 +288,7 @@ class _Rows(RowAddresses):
         if len(self.loops) == 1 and _work(rows.body[:-1]) >= FUNCTION \
                 and not any(self.columns.name in self.depends(e) for e in tables):
             return self.filling_by_vectors(tables, count, here)
-        first_row = index_apply("multiply", place, Const(rows.extent, INDEX))
+        first_row = index_apply("multiply", place, Const(rows.trip_count, INDEX))
         row = place if len(self.loops) == 1 else index_apply("add", first_row, Var(rows.name, INDEX))
         alike = [e for e in tables if len(self.loops) > 1 and self.length > SHORTEST_PATTERN
                  and rows.name not in self.depends(e) and self.columns.name in self.depends(e)]

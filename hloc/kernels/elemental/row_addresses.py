@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloc.kernels.affine import affine, forms
-from hloc.kernels.ir import VECTOR, Expr, For, Let, Load, Store, Var
-from hloc.kernels.walks import parts
+from hloc.kernels.ir import VECTOR, Expr, For, Let, Load, Var
+from hloc.kernels.walks import are_lets, are_lets_and_stores, parts
 
 
 class NotContiguous(Exception):
@@ -27,10 +27,11 @@ class RowAddresses:
         columns = loops[-1].body[-1] if loops[-1].body else None
         before = [s for loop in loops for s in loop.body[:-1]]
         if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)
-                and all(isinstance(loop.extent, int) for loop in loops) and all(isinstance(s, Let) for s in before)
-                and all(isinstance(s, (Let, Store)) for s in columns.body)):
+                and all(isinstance(loop.extent, int) for loop in loops) and are_lets(before)
+                and are_lets_and_stores(columns.body)):
             raise NotContiguous
-        self.loops, self.columns, self.length = loops, columns, columns.extent
+        self.loops, self.columns, self.length = loops, columns, columns.trip_count
+        self.statements = columns.body
         self.before: dict[str, Expr] = {s.name: s.value for s in before}
         self.inner: dict[str, Expr] = {s.name: s.value for s in columns.body if isinstance(s, Let)}
         self.forms = forms([*before, *columns.body])
@@ -54,7 +55,7 @@ class RowAddresses:
     def steps(self) -> dict[str, int]:
         """Stride in elements of each loop."""
         *outer, rows = self.loops
-        return {**{loop.name: rows.extent * self.length for loop in outer}, rows.name: self.length,
+        return {**{loop.name: rows.trip_count * self.length for loop in outer}, rows.name: self.length,
                 self.columns.name: 1}
 
     def place(self, position: Expr) -> tuple[dict[str, int], Expr]:
@@ -75,7 +76,7 @@ class RowAddresses:
         return rest if {n: step for n, step in steps.items() if n in own} == own else None
 
     def extent_of(self, name: str) -> int:
-        return next(loop.extent for loop in (*self.loops, self.columns) if loop.name == name)
+        return next(loop.trip_count for loop in (*self.loops, self.columns) if loop.name == name)
 
     def everything(self, values: Iterable[Expr]) -> Iterable[Expr]:
         """Expressions, and those that their names stand for."""

@@ -29,7 +29,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import expressions, parts, walk
+from hloc.kernels.walks import are_lets, expressions, parts, walk
 
 BLOCK = 256                     # rows: their Local arrays stay in the L1 cache
 LONGEST = 64                    # elements of a row: copying longer ones hides the scalar work
@@ -66,7 +66,7 @@ def _row_of(rows: For) -> Row | None:
     *lets, loop = rows.body
     if not (isinstance(loop, For) and loop.kind == VECTOR and isinstance(loop.extent, int) and loop.extent <= LONGEST):
         return None
-    if not all(isinstance(s, Let) for s in lets):
+    if not are_lets(lets):
         return None
     cheap = {rows.name}
     for let in lets:
@@ -88,7 +88,8 @@ def _blocks(rows: For, row: Row) -> For:
     """The loop over blocks: a vector loop that fills Local arrays, and the rows, which read them."""
     block = Var(f"{rows.name}_block", INDEX)
     start = index_apply("multiply", block, Const(BLOCK, INDEX))
-    rest = index_apply("subtract", Const(rows.extent, INDEX), start)
+    extent = rows.trip_count
+    rest = index_apply("subtract", Const(extent, INDEX), start)
     place = Var(f"{rows.name}_place", INDEX)
     here = Let(rows.name, index_apply("add", start, place))
     values = {let.name: _stored(let.value) for let in row.lets if let.name in row.kept}
@@ -98,9 +99,9 @@ def _blocks(rows: For, row: Row) -> For:
     again = [let._replace(value=_loaded(let, values[let.name], place)) if let.name in values else let
              for let in row.lets if let.name in values or let.name in row.cheap]
     last = Let(f"{rows.name}_count", Apply("minimum", (Const(BLOCK, INDEX), rest), INDEX))
-    is_even = rows.extent % BLOCK == 0
-    count = BLOCK if is_even else Var(last.name, INDEX)
-    return For(block.name, -(-rows.extent // BLOCK), rows.kind, (
+    is_even = extent % BLOCK == 0
+    count: int | Expr = BLOCK if is_even else Var(last.name, INDEX)
+    return For(block.name, -(-extent // BLOCK), rows.kind, (
         *(() if is_even else (last,)), *arrays, For(place.name, count, VECTOR, (here, *first, *fill)),
         For(place.name, count, SERIAL, (here, *again, row.loop))))
 

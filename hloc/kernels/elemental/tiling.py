@@ -76,8 +76,9 @@ def _hits_few_sets(tiling: Tiling, outline: Outline) -> bool:
     Local array is faster than accessing these piece by piece."""
     (buffer, position), = tiling.staged
     bytes = ELEMENT_TYPES[outline.described(buffer)[1]].bytes
-    pitches = math.prod(tiling.extents[tiling.tiled + 1:]), \
-        indexing.coefficient_of(position, f"i{len(tiling.extents) - 1}")
+    innermost = indexing.coefficient_of(position, f"i{len(tiling.extents) - 1}")
+    assert innermost is not None                      # affine, as `staged` asks
+    pitches = math.prod(tiling.extents[tiling.tiled + 1:]), innermost
     return any(pitch * bytes % SET_BYTES == 0 and count > WAYS for pitch, count in zip(pitches, tiling.edges(outline)))
 
 

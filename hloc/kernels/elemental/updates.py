@@ -56,14 +56,7 @@ def _updated(outline: Outline, root: Instruction, index: tuple[Index, ...]) -> t
 
 def _starts(outline: Outline, root: Instruction, limits: list[int]) -> list[Index]:
     """The clamped start indices of a dynamic-update-slice."""
-    steps = start_indices(outline.elements, root.operands[2:], limits)
-    answer = None
-    while True:
-        try:
-            operand, index = steps.send(answer)
-        except StopIteration as finished:
-            return finished.value
-        answer = outline.elements.value(operand, index)
+    return outline.elements.drive(start_indices(outline.elements, root.operands[2:], limits))
 
 
 # -- scatter -----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from hloc.errors import UnsupportedError
 from hloc.ir import Computation, Instruction
 from hloc.kernels import scalars
 from hloc.kernels.builder import Builder
-from hloc.kernels.elements import Elements, use_counts
+from hloc.kernels.elements import Elements, always, use_counts
 from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
 from hloc.kernels.ir import Buffer, Cost, Tile, Var
 from hloc.machine import Machine
@@ -57,7 +57,9 @@ def _results(group: Group, sort: Instruction, length: int) -> tuple[tuple[int, i
     """(operand, first, last) of each result."""
     if sort is group.instruction:
         return tuple((n, 0, length) for n in range(len(sort.operands)))
-    parts = {p.slice: (p.operand, p.first, p.last) for p in sorted_parts_in(group.instruction.get("calls")).parts}
+    found = sorted_parts_in(group.instruction.get("calls"))
+    assert found is not None
+    parts = {p.slice: (p.operand, p.first, p.last) for p in found.parts}
     return tuple(parts[root] for root in group.roots)
 
 
@@ -76,12 +78,11 @@ def comparator(sort: Instruction) -> tuple:
     builder = Builder()
     names, values = [], {}
     for parameter in computation.parameters:
-        side = "right" if parameter.parameter_number % 2 else "left"
-        name = f"{side}{parameter.parameter_number // 2}"
+        side = "right" if parameter.number % 2 else "left"
+        name = f"{side}{parameter.number // 2}"
         names.append((name, parameter.shape.element_type))
         builder.levels[name] = 0
-        value = scalars.widen(Var(name, parameter.shape.element_type))
-        values[parameter] = lambda index, value=value: value
+        values[parameter] = always(scalars.widen(Var(name, parameter.shape.element_type)))
     result = Elements(builder, values, use_counts(computation), RULES).value(computation.root, ())
     return tuple(names), builder.body(), result
 
@@ -110,13 +111,13 @@ def sort_key(sort: Instruction) -> tuple:
     if members is None:
         return ()
     parameter = next(m for m in members if m.opcode == "parameter")
-    less = (root.get("direction") == "LT") == (parameter.parameter_number % 2 == 0)
+    less = (root.get("direction") == "LT") == (parameter.number % 2 == 0)
     order = ("ascending" if less else "descending") + (" total" if root.get("type") == "TOTALORDER" else "")
     builder, type = Builder(), parameter.shape.element_type
-    name = f"value{parameter.parameter_number // 2}"
+    name = f"value{parameter.number // 2}"
     builder.levels[name] = 0
     value = scalars.widen(Var(name, type))
-    elements = Elements(builder, {parameter: lambda index: value}, use_counts(sort.get("to_apply")), RULES)
+    elements = Elements(builder, {parameter: always(value)}, use_counts(sort.get("to_apply")), RULES)
     result = elements.value(root.operands[0], ())
     return order, name, type, builder.body(), result, all(m.opcode in SELECTING for m in members)
 
@@ -124,7 +125,8 @@ def sort_key(sort: Instruction) -> tuple:
 def same_function(left: Instruction, right: Instruction) -> list[Instruction] | None:
     """The operand values from which `left` is computed, if it is computed from one side's value of one operand by the
     same function as `right` from the other side's; else None."""
-    pairs, stack = {}, [(left, right)]
+    pairs: dict[Instruction, Instruction] = {}
+    stack = [(left, right)]
     while stack:
         a, b = stack.pop()
         if pairs.setdefault(a, b) is not b or not _alike(a, b):
@@ -138,10 +140,10 @@ def _alike(a: Instruction, b: Instruction) -> bool:
     if a.opcode != b.opcode or a.shape != b.shape or len(a.operands) != len(b.operands) or a.called_computations:
         return False
     if a.opcode == "parameter":
-        return a.parameter_number ^ 1 == b.parameter_number
+        return a.number ^ 1 == b.number
     if a.opcode == "constant":
-        return a is b or (a.literal is not None and b.literal is not None
-                          and a.literal.tobytes() == b.literal.tobytes())
+        mine, theirs = a.array_literal, b.array_literal
+        return a is b or (mine is not None and theirs is not None and mine.tobytes() == theirs.tobytes())
     plain = [{k: v for k, v in i.attributes.items() if k not in ("metadata", "frontend_attributes")} for i in (a, b)]
     return plain[0] == plain[1]
 

@@ -72,6 +72,8 @@ def product_of_images(hero: Instruction, image: Sequence[int] | None = None,
         return None
     image, kernel = image or indexing.row_major_strides(x), kernel or indexing.row_major_strides(w)
     out = indexing.row_major_strides(y)
+    places: tuple[int, int, int] | None
+    summed: tuple[int, int, int] | None
     if all(window == ONE for window in windows):
         places = _joined([(x[d], image[d], out[e]) for d, e in zip(n.input_spatial, n.output_spatial)])
         summed = (x[n.input_feature], image[n.input_feature], kernel[n.kernel_input_feature])

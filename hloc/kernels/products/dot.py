@@ -67,7 +67,7 @@ class Product:
         columns = [(right[b], 0, rhs.strides[b], out[nb + nm + n]) for n, b in enumerate(d.right_free)]
         summed = [(left[a], lhs.strides[a], rhs.strides[b], 0)
                   for a, b in sorted(zip(d.left_contracting, d.right_contracting))]
-        return tuple(collapsed(g) for g in (batch, rows, columns, summed))
+        return collapsed(batch), collapsed(rows), collapsed(columns), collapsed(summed)
 
     def order(self, number: int) -> tuple[int, ...]:
         """The dimensions of an operand as [batch, free, contracted] (lhs) or [batch, contracted, free] (rhs)."""
@@ -78,9 +78,12 @@ class Product:
         return (*d.right_batch, *(b for _, b in pairs), *d.right_free)
 
 
-def collapsed(group: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+Line = tuple[int, int, int, int]            # size, and strides in the left array, the right one and the result
+
+
+def collapsed(group: list[Line]) -> list[Line]:
     """Collapse adjacent dimensions that are one dimension in all arrays; drop sizes of one."""
-    result: list[tuple[int, int, int, int]] = []
+    result: list[Line] = []
     for part in group:
         if part[0] == 1:
             continue
@@ -165,6 +168,7 @@ class _Lowering:
                      self.operands.in_order(self.source(n, side.type), side.type, self.product.order(n))
                      for n, side in enumerate(sides)]
             split = self.split(*sides)
+        assert split is not None                # arrays in order have one dimension of each kind
         tile = self.tile(types[0], total, sides, *split)
         return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch),
                        can_share=tuple(shareable(self.group, (self.dot,))))
@@ -220,7 +224,8 @@ class _Lowering:
         inner = batch[-1] if batch else one
         return outer, inner, (rows or [one])[0], (columns or [one])[0], (summed or [one])[0]
 
-    def tile(self, type: str, total: str, sides: list[Access], outer, inner, row, column, summed) -> KernelCall:
+    def tile(self, type: str, total: str, sides: list[Access], outer: Line, inner: Line, row: Line, column: Line,
+             summed: Line) -> KernelCall:
         lhs, rhs = sides
         outline = Outline(self.group)
         epilogue = self.epilogue(outline, total, outer, inner, row, column)
@@ -239,14 +244,16 @@ class _Lowering:
                     cost=Cost(moved, 2 * work), origin=self.group.origin, prologues=tuple(p for p, _ in made))
         return KernelCall(tile, (*(side.argument for side in sides if side.argument), *arguments))
 
-    def prologue(self, number: int, side: Access, outer, inner, free, summed) -> tuple[Prologue, Outline]:
+    def prologue(self, number: int, side: Access, outer: Line, inner: Line, free: Line,
+                 summed: Line) -> tuple[Prologue, Outline]:
         """An operand as an expression of its position in the tile; the others: (size, strides of lhs, rhs, result)."""
         extents = [(name, part[0], part[1 + number])
                    for name, part in ((OUTER, outer), (INNER, inner), (ROW, free), (DEPTH, summed))]
         return prologue(self.group, self.source(number, side.type), SIDES[number], side, self.product.order(number),
                         extents)
 
-    def epilogue(self, outline: Outline, total: str, outer, inner, row, column) -> tuple[Stmt, ...]:
+    def epilogue(self, outline: Outline, total: str, outer: Line, inner: Line, row: Line,
+                 column: Line) -> tuple[Stmt, ...]:
         """Statements that finish one element; () if the sum is only stored."""
         if stores_itself(outline, self.dot, total):
             return ()

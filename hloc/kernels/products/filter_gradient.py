@@ -19,7 +19,7 @@ from hloc.kernels import indexing, loops
 from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import VECTOR, Var
+from hloc.kernels.ir import VECTOR, Expr, Var
 from hloc.kernels.products.size_thresholds import multiply_adds, taps_always_inside
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, convolution_groups, multiply_add, open_taps, product_result
@@ -85,7 +85,7 @@ class _FilterGradient:
                 x[d] = at
                 multiply_add(elements, total, elements.value(image, tuple(x)), factor)
 
-    def finish(self, index: list[Index], total: Var) -> None:
+    def finish(self, index: list[Index], total: Expr) -> None:
         """The epilogue of one element."""
         outline = self.outline
         position = indexing.linearize(index, self.sizes)

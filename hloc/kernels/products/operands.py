@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir.narrowing import all_known
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.loop import loop_kernel
@@ -30,6 +31,12 @@ class Access(NamedTuple):
     offset: int
     strides: tuple[int, ...]
 
+    @property
+    def stored_at(self) -> Arg:
+        """The argument of an operand that is in memory."""
+        assert self.argument is not None
+        return self.argument
+
 
 def strided(group: Group, operand: Instruction, type: str) -> Access | None:
     """The operand as a view of a parameter's memory, if it is one of that element type."""
@@ -44,7 +51,7 @@ def strided(group: Group, operand: Instruction, type: str) -> Access | None:
         return None
     name, position = outline.builder.accesses[0]
     strides = [indexing.coefficient_of(position, n) for n in names]
-    if None in strides or position.constant < 0:
+    if not all_known(strides) or position.constant < 0:
         return None
     argument, _, size, _ = outline.described(name)
     return Access(argument, type, size, position.constant, tuple(strides))

@@ -18,7 +18,7 @@ from hloc.kernels.group import Group, Outline, origin_line
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, Const, Expr, Let, Load, Prologue
 from hloc.kernels.products.operands import Access
-from hloc.kernels.walks import expressions, parts
+from hloc.kernels.walks import are_lets, expressions, parts
 from hloc.machine import Machine
 
 OUTER, INNER, ROW, DEPTH = "outer", "inner", "row", "depth"
@@ -54,7 +54,7 @@ def element(outline: Outline, operand: Instruction, type: str, order: Sequence[i
 def is_expression(outline: Outline, value: Expr) -> bool:
     """Whether there are no branches or loops, and no position that depends on data other than single numbers."""
     statements = outline.builder.body()
-    if not all(isinstance(s, Let) for s in statements):
+    if not are_lets(statements):
         return False
     return all(isinstance(inner.position, Const) for root in (value, *roots(statements))
                for inner in inside_positions(root) if isinstance(inner, Load))
@@ -81,4 +81,6 @@ def prologue(group: Group, operand: Instruction, name: str, access: Access, orde
     value = element(outline, operand, access.type, order, place)
     members = set(prologue_of(operand, group.parameters.__contains__).members)
     origin = tuple(origin_line(m) for m in group.members if m in members)
-    return Prologue(name, access.type, outline.builder.body(), value, origin), outline
+    lets = outline.builder.body()
+    assert are_lets(lets)                       # as is_expression says
+    return Prologue(name, access.type, tuple(lets), value, origin), outline

@@ -29,6 +29,7 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     left, right, sizes = root.operands
     ragged = ragged_dimensions(root, left.shape, right.shape)
     (summed,), (contracted,) = ragged.dims.lhs_contracting, ragged.dims.rhs_contracting
+    assert ragged.rhs_group is not None         # as is_grouped says
     column = 3 - ragged.rhs_group - contracted
     type, total = tile_types(group, root)
     operands = OperandKernels(group, machine)
@@ -53,5 +54,5 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*own, *buffers))
     tile = Tile(group.kernel_name, "gemm", own + buffers, parameters, epilogue, cost=Cost(moved, 2 * m * n * k),
                 origin=group.origin)
-    call = KernelCall(tile, (lhs.argument, rhs.argument, *arguments))
+    call = KernelCall(tile, (lhs.stored_at, rhs.stored_at, *arguments))
     return Lowered((*operands.calls, call), tuple(operands.scratch))

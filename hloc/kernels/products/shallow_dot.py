@@ -18,7 +18,7 @@ from functools import reduce
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elemental.loop import cost_of, shareable
-from hloc.kernels.elements import Indices
+from hloc.kernels.elements import Indices, always
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load
@@ -115,10 +115,10 @@ class _ShallowProduct:
         with loops.block_loop(b, self.rows * self.columns, self.block * self.columns, block) as i, b.pinned([sums]):
             place = b.position(self.inside(i, self.columns, block))
             for member, name in spread.items():
-                value = Load(name, place, scalars.computation_type(member.shape.element_type))
-                outline.elements.sources[member] = lambda _, value=value: value
+                element = Load(name, place, scalars.computation_type(member.shape.element_type))
+                outline.elements.sources[member] = always(element)
             total = product_result(Load(sums, place, self.type), self.dot.shape.element_type)
-            outline.elements.sources[self.dot] = lambda _: total
+            outline.elements.sources[self.dot] = always(total)
             index = indexing.delinearize(i, sizes)
             outline.store_all(i, [outline.elements.value(r, indexing.reshape(index, sizes, r.shape.dimensions))
                                   for r in outline.group.roots])
@@ -152,7 +152,8 @@ class _ShallowProduct:
         def add(total: Expr, k: int) -> Expr:
             element = Load(self.table, b.position(indexing.shift(column, k * self.columns)), self.type)
             return Apply("add", (total, Apply("multiply", (factors[k], element), self.type)), self.type)
-        return reduce(add, range(self.depth), zero(self.type))
+        total: Expr = zero(self.type)
+        return reduce(add, range(self.depth), total)
 
     def inside(self, index: Index, size: int, block: Index) -> Index:
         """A position, in units of `size` for each row, within a block."""

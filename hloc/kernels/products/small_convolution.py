@@ -75,7 +75,7 @@ class _SmallConvolution(_Convolution):
     def read_widened(self, filter: Access) -> None:
         """Read the filter in f32 from scratch memory: f16 would be converted for each position and tap."""
         outline, kernel = self.outline, self.dot.operands[1]
-        name = outline.scratch_buffer(filter.argument.index, filter.type, filter.size, "read")
+        name = outline.scratch_buffer(filter.stored_at.index, filter.type, filter.size, "read")
         outline.elements.sources[kernel] = lambda index: outline.builder.load(
             name, filter.type, indexing.linearize(index, kernel.shape.dimensions))
 

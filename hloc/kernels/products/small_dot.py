@@ -71,6 +71,7 @@ def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | N
     vector = max((d for d, size in enumerate(dot.shape.dimensions) if size > 1), default=None)
     if vector is None or any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
         return None
+    kind: type[_SmallProduct]
     if is_staged(dot, dims):
         kind = _StagedProduct
     elif dot.shape.dimensions[vector] >= SHORTEST:
@@ -219,8 +220,9 @@ class _SmallProduct(RowsOfSums):
         left = dict(zip((*dims.left_batch, *dims.left_free, *dims.left_contracting), (*index[:batch + rows], *depth)))
         right = dict(zip((*dims.right_batch, *dims.right_free, *dims.right_contracting),
                          (*index[:batch], *index[batch + rows:], *depth)))
-        return tuple(tuple(own.get(d, indexing.ZERO) for d in range(operand.shape.rank))
-                     for own, operand in zip((left, right), self.dot.operands))
+        lhs, rhs = (tuple(own.get(d, indexing.ZERO) for d in range(operand.shape.rank))
+                    for own, operand in zip((left, right), self.dot.operands))
+        return lhs, rhs
 
 
 class _LongSums(_SmallProduct):

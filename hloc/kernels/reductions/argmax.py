@@ -36,7 +36,7 @@ def is_argmax(reduction: Reduction, machine: Machine) -> bool:
     if not reduction.reduced[-1] or length < shortest or chosen_float(reduce) is None:
         return False
     places = reduction.arrays(reduce)[1]
-    if identity("minimum", places.shape.element_type).value < length:
+    if identity("minimum", places.shape.element_type).real < length:
         return False
     return (places_count(reduction, reduce) and reduction.operations <= MOST_OPERATIONS
             and not (reduction.has_loops or side_roots(reduction)))
@@ -57,6 +57,7 @@ class ArgmaxNest(Nest):
     def row(self, counters: list[Index]) -> list[Expr]:
         r, b = self.reduction, self.outline.builder
         op, n = chosen_float(r.reduces[0]), len(r.extents) - 1
+        assert op is not None                # as is_argmax says
         (_, _, type), (_, _, place_type) = r.accumulators
         best = b.mutable(type, identity(op, type), op)
         self.kept, kept = None, b.local(type, r.extents[n]) if self.keeps_values() else None
@@ -94,7 +95,7 @@ class ArgmaxNest(Nest):
     def element(self, counters: list[Index]) -> list[Expr]:
         """The value and the position at one point."""
         if self.kept is None:
-            return self.values(counters)[0][0]
+            return self.read(counters)[0][0]
         r, b = self.reduction, self.outline.builder
         place = self.outline.elements.value(r.arrays(r.reduces[0])[1], r.full_index(counters))
         return [b.let(Load(self.kept, b.position(counters[-1]), r.accumulators[0][2])), place]

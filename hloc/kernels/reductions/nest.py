@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -40,6 +40,12 @@ class Nest:
         self.use_point_values()
         rows = self.reduction.reduced[-1] or self.reduction.extents == [1]
         (self.rows if rows else self.columns)(finish)
+
+    @property
+    def read(self) -> Callable:
+        """`values`, once they are set."""
+        assert self.values is not None
+        return self.values
 
     def use_point_values(self) -> None:
         if self.values is None:
@@ -123,7 +129,7 @@ class Nest:
                 counters[n] = indexing.shift(indexing.add(base, i), part * len(sets))
                 self.update(sets[0], counters)
 
-    def reduced_loop(self, n: int, first: bool, kind: str):
+    def reduced_loop(self, n: int, first: bool, kind: str) -> AbstractContextManager[Index]:
         extent = self.reduction.extents[n]
         if first and self.piece_extents[-1] > 1:
             return loops.block_loop(self.outline.builder, extent, self.chunk, self.part, kind)
@@ -137,7 +143,7 @@ class Nest:
 
     def update(self, accumulators: list[Var], counters: list[Index]) -> None:
         """Accumulate the elements at one point."""
-        self.take(accumulators, self.values(counters)[0])
+        self.take(accumulators, self.read(counters)[0])
 
     def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
         remaining = list(accumulators)
@@ -167,7 +173,7 @@ class Nest:
                 for n in (n for n, gone in enumerate(r.reduced) if gone and n not in r.spread):
                     counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
                 self.column_loop(counters, last, width, block, lambda j: self.gather(
-                    arrays, self.values(counters)[0], j))
+                    arrays, self.read(counters)[0], j))
             self.column_loop(counters, last, width, block, lambda j: finish(
                 counters, [b.let(self.at(name, t, j)) for name, t in arrays]))
 

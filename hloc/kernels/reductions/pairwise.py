@@ -19,7 +19,7 @@ from hloc.analysis.fusible import is_elementwise
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
-from hloc.kernels.elements import Indices
+from hloc.kernels.elements import Indices, always
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, Expr
@@ -67,9 +67,10 @@ def arrays_to_transpose(reduction: Reduction) -> list[Instruction]:
     depends = _dependence(reduction, trace)
     full = {reduction.full_index(counters)}
     found: list[Instruction] = []
-    stack, seen = [a for r in reduction.reduces for a in reduction.arrays(r)], set()
-    while stack:                    # from the reduction down to instructions that do not depend on the first loop
-        node = stack.pop()
+    waiting = [a for r in reduction.reduces for a in reduction.arrays(r)]
+    seen: set[Instruction] = set()
+    while waiting:                  # from the reduction down to instructions that do not depend on the first loop
+        node = waiting.pop()
         if node in seen or lane not in depends.get(node, ()):
             continue
         seen.add(node)
@@ -78,7 +79,7 @@ def arrays_to_transpose(reduction: Reduction) -> list[Instruction]:
         elif node in known:
             return []
         else:
-            stack.extend(node.operands)
+            waiting.extend(node.operands)
     return sorted(found, key=lambda n: n.name)
 
 
@@ -164,8 +165,7 @@ class PairwiseNest(Nest):
         elements, place = self.outline.elements, indexing.add(indexing.scale(counters[-1], self.width), lane)
         before = dict(elements.sources)
         for array, name in self.tables.items():
-            value = self.at(name, computation_type(array.shape.element_type), place)
-            elements.sources[array] = lambda _, value=value: value
+            elements.sources[array] = always(self.at(name, computation_type(array.shape.element_type), place))
         values = point_values(self.reduction, self.outline, counters)[0]
         elements.sources = before
         return values

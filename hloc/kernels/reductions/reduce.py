@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
+from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.loop import cost_of, loop_kernel, lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
@@ -107,7 +108,7 @@ def _choose_loops(reduction: Reduction) -> None:
 
 def _refined(reduction: Reduction, extents: list[int], reduced: list[bool]) -> tuple:
     """loops.refine for one point of the input space."""
-    def emit(builder, counters: tuple[Index, ...], finer: list[int]) -> None:
+    def emit(builder: Builder, counters: tuple[Index, ...], finer: list[int]) -> None:
         point = replace(reduction, extents=finer, reduced=_kinds(finer, extents, reduced))
         outline = Outline(reduction.group, builder)
         point_values(point, outline, list(counters))
@@ -311,7 +312,7 @@ def _without_inner(reduction: Reduction) -> Reduction:
 
 def _are_one(reduction: Reduction, extents: list[int]) -> bool:
     """Whether the elements' positions need no finer loops than these."""
-    def emit(builder, counters: tuple[Index, ...], finer: list[int]) -> None:
+    def emit(builder: Builder, counters: tuple[Index, ...], finer: list[int]) -> None:
         point_values(replace(reduction, extents=finer), Outline(reduction.group, builder), list(counters))
     return loops.refine(extents, emit)[0] == extents
 

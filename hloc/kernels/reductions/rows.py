@@ -17,6 +17,7 @@ from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.loop import cost_of, lower_loop, same_bytes
+from hloc.kernels.elements import always
 from hloc.kernels.group import Group, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.reductions.batched_rows import BatchedRows, can_be_batched
@@ -46,6 +47,7 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     trial = RowKernel(rows, Outline(group))
     trial.emit()
     read = [p for p in group.parameters if rows.is_full(p) and any(p in t for t in trial.traces)]
+    final: RowKernel | TransposedRows
     if can_be_transposed(rows, machine) and all(_in_place(rows, p, trial) for p in read):
         final = TransposedRows(rows, Outline(group), _kept(rows, trial), read)
     else:
@@ -118,8 +120,7 @@ def _bind_zero(outline: Outline, group: Group, reduce: Instruction) -> None:
     """For a trial: a reduce reads as zero."""
     for member in (reduce, *(m for m in group.members if m.operands[:1] == [reduce])):
         if member.shape.is_array and (member is reduce or member.opcode == "get-tuple-element"):
-            value = zero(scalars.computation_type(member.shape.element_type))
-            outline.elements.sources[member] = lambda index, value=value: value
+            outline.elements.sources[member] = always(zero(scalars.computation_type(member.shape.element_type)))
 
 
 # -- values to keep ----------------------------------------------------------------------------------------------------

@@ -304,7 +304,7 @@ class TransposedNest(Nest):
         if not (chosen_float(reduce) or chosen_integer(reduce)) or not places_count(r, reduce):
             return False
         initial = start(r, self.outline, reduce, places)
-        return isinstance(initial, Const) and initial.value <= 0
+        return isinstance(initial, Const) and initial.real <= 0
 
     def choose(self, reduce: Instruction, accumulators: list[Var], values: list[Expr]) -> None:
         """The operation of the reducer (monoids.py), without a comparison of positions."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from hloc.analysis.cost import operations
 from hloc.ir import ELEMENT_TYPES, Instruction
@@ -188,5 +189,7 @@ class TransposedRows:
             for node, (name, _) in kept.items():
                 b.store(name, self.inside, self.value(node, self.row))
         for node, (name, type) in kept.items():
-            self.outline.elements.sources[node] = lambda _, name=name, type=type: \
-                Load(name, b.position(self.inside), type)
+            self.outline.elements.sources[node] = partial(self._spread_value, name, type)
+
+    def _spread_value(self, name: str, type: str, index: Indices) -> Expr:
+        return Load(name, self.outline.builder.position(self.inside), type)

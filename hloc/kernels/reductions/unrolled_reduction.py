@@ -10,7 +10,7 @@ in the Outline's builder. Values that do not depend on the last dimension are co
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from hloc.kernels import indexing, loops
@@ -61,10 +61,10 @@ class UnrolledNest(Nest):
 
     def each(self, counters: list[Index], sets: list, take: Callable) -> None:
         """take(set, elements) for every iteration of the last loop, with its set of accumulators."""
-        for k, elements in enumerate(self.values(*([*counters[:-1], k] for k in self.last))):
+        for k, elements in enumerate(self.read(*([*counters[:-1], k] for k in self.last))):
             take(sets[k % len(sets)], elements)
 
-    def finish_each(self, counters: list[Index], totals: list[list[Expr]], finish: Callable) -> None:
+    def finish_each(self, counters: list[Index], totals: Sequence[Sequence[Expr]], finish: Callable) -> None:
         for counters[-1], total in zip(self.results, totals):
             finish(counters, total)
 
@@ -101,7 +101,11 @@ class UnrolledNest(Nest):
         with self.blocks(len(r.extents) - 2) as (counters, width, block):
             sets = [[(b.local(t, width, "sum"), t) for _, _, t in r.accumulators] for _ in self.results]
             lane = len(r.extents) - 2
-            self.column_loop(counters, lane, width, block, lambda j: [self.clear(own, j) for own in sets])
+
+            def clear_all(j: Index) -> None:
+                for own in sets:
+                    self.clear(own, j)
+            self.column_loop(counters, lane, width, block, clear_all)
             with ExitStack() as stack:
                 for n in gone:
                     counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))

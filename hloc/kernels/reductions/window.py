@@ -12,7 +12,7 @@ In: the lone instruction. Out: kernels in one of four forms:
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
@@ -22,7 +22,6 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
 from hloc.kernels.reductions.window_doubling import doubles, doubling_kernel
 from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
-from hloc.kernels.rules.control import drive
 from hloc.kernels.rules.loops import element_types, reduce_window_values
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
 from hloc.machine import Machine
@@ -58,7 +57,7 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
 def _of_scalars(group: Group) -> KernelCall:
     """The one position of windows over several scalars."""
     outline = Outline(group)
-    results = drive(outline.elements, reduce_window_values(outline.elements, group.instruction, ()))
+    results = outline.elements.drive(reduce_window_values(outline.elements, group.instruction, ()))
     outline.store_all(indexing.ZERO, results)
     return outline.finish()
 
@@ -128,7 +127,7 @@ class _Columns:
         b = self.outline.builder
         self.names = [b.local(t, self.width, "total") for t in self.types]
 
-    def loop(self, extent: int, block: Index):
+    def loop(self, extent: int, block: Index) -> AbstractContextManager[Index]:
         self.block = block
         return loops.block_loop(self.outline.builder, extent, self.width, block, VECTOR)
 

@@ -46,7 +46,7 @@ def doubles(instruction: Instruction, machine: Machine) -> bool:
     if machine.kind != "cpu" or instruction.shape.is_tuple or not monoid(instruction.get("to_apply")):
         return False
     dims, result = window_of(instruction), instruction.shape.dimensions
-    along = _last_window(instruction)
+    along = next(_window_dimensions(instruction), None)
     if along is None or not slides(dims[along]) or ELEMENT_TYPES[instruction.shape.element_type].kind == "complex":
         return False
     size, step = dims[along].size, _step(instruction)
@@ -87,9 +87,15 @@ def _width(instruction: Instruction) -> int:
     return min(max(WIDTH, BLOCK * under), math.prod(instruction.shape.dimensions[along:]))
 
 
-def _last_window(instruction: Instruction) -> int | None:
-    """The last dimension that has a window."""
-    return max((d for d, w in enumerate(window_of(instruction)) if not is_plain(w)), default=None)
+def _window_dimensions(instruction: Instruction) -> Iterator[int]:
+    """The dimensions that have a window, the last one first."""
+    dims = window_of(instruction)
+    return (d for d in reversed(range(len(dims))) if not is_plain(dims[d]))
+
+
+def _last_window(instruction: Instruction) -> int:
+    """The last dimension that has a window, of an instruction with one."""
+    return next(_window_dimensions(instruction))
 
 
 def _step(instruction: Instruction) -> int:
@@ -141,7 +147,9 @@ class _Block:
         """Fill `taken` with the input of the windows, reduced along other dimensions."""
         b, operand, along = self.outline.builder, self.instruction.operands[0], self.along
         sizes, has_taps = operand.shape.dimensions, not all(map(is_plain, self.dims[:along]))
-        neutral = identity(monoid(self.instruction.get("to_apply")), self.instruction.shape.element_type)
+        op = monoid(self.instruction.get("to_apply"))
+        assert op is not None
+        neutral = identity(op, self.instruction.shape.element_type)
         with b.loop(self.room, VECTOR) as k:
             self.put(self.taken, k, neutral)
         before = self.dims[along].padding_low * math.prod(sizes[along + 1:])

@@ -8,12 +8,12 @@ comparator) and do more than arithmetic. State is kept in Mutables, one per scal
 """
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Computation, Instruction, Shape, leaves
 from hloc.kernels import scalars
-from hloc.kernels.elements import Elements, Indices, Rule
+from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps, always
 from hloc.kernels.indexing import ZERO
 from hloc.kernels.ir import INDEX, Apply, Const, Expr
 from hloc.kernels.rules.elementwise import zero
@@ -22,7 +22,7 @@ from hloc.kernels.rules.loops import reduce_element
 HANDED_ON = frozenset(["opt-barrier", "domain", "copy", "add-dependency"])
 
 
-def leaf_values(e: Elements, instruction: Instruction) -> Generator:
+def leaf_values(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
     """The scalars of an instruction's flattened result."""
     known = e.known_leaves(instruction)
     if known is None:
@@ -31,7 +31,7 @@ def leaf_values(e: Elements, instruction: Instruction) -> Generator:
     return known
 
 
-def _leaf_values(e: Elements, instruction: Instruction) -> Generator:
+def _leaf_values(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
     opcode = instruction.opcode
     if opcode in RUNS:
         return (yield from RUNS[opcode](e, instruction))
@@ -61,20 +61,9 @@ def applied(e: Elements, computation: Computation, arguments: Sequence[Sequence[
     inner = e.nested(computation)
     for parameter, values in zip(computation.parameters, arguments):
         if parameter.shape.is_array:
-            inner.sources[parameter] = lambda index, value=values[0]: value
+            inner.sources[parameter] = always(values[0])
         e.builder.block.memo[inner.serial, parameter] = list(values)
-    return drive(inner, leaf_values(inner, computation.root))
-
-
-def drive(e: Elements, steps: Generator) -> list[Expr]:
-    """Run a generator that asks for elements."""
-    answer = None
-    while True:
-        try:
-            operand, index = steps.send(answer)
-        except StopIteration as finished:
-            return finished.value
-        answer = e.value(operand, index)
+    return inner.drive(leaf_values(inner, computation.root))
 
 
 def check_scalars(instruction: Instruction, shape: Shape) -> None:
@@ -82,7 +71,7 @@ def check_scalars(instruction: Instruction, shape: Shape) -> None:
         raise UnsupportedError(f"'{instruction.opcode}' of arrays inside a scalar computation", instruction.span)
 
 
-def run_while(e: Elements, instruction: Instruction) -> Generator:
+def run_while(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
     check_scalars(instruction, instruction.shape)
     b, condition, body = e.builder, instruction.get("condition"), instruction.get("body")
     initial = yield from leaf_values(e, instruction.operands[0])
@@ -96,7 +85,7 @@ def run_while(e: Elements, instruction: Instruction) -> Generator:
     return list(state)
 
 
-def run_conditional(e: Elements, instruction: Instruction) -> Generator:
+def run_conditional(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
     check_scalars(instruction, instruction.shape)
     b, selector = e.builder, instruction.operands[0]
     branches = instruction.get("branch_computations") or (
@@ -126,8 +115,8 @@ def is_chosen(selector: Expr, number: int, count: int) -> Expr:
     return Apply("or", (below, above), "pred")
 
 
-def run_call(e: Elements, instruction: Instruction) -> Generator:
-    arguments = []
+def run_call(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
+    arguments: list[list[Expr]] = []
     for operand in instruction.operands:
         check_scalars(instruction, operand.shape)
         arguments.append((yield from leaf_values(e, operand)))
@@ -137,12 +126,12 @@ def run_call(e: Elements, instruction: Instruction) -> Generator:
 RUNS = {"while": run_while, "conditional": run_conditional, "call": run_call, "fusion": run_call}
 
 
-def only_leaf(e: Elements, instruction: Instruction, index: Indices) -> Generator:
+def only_leaf(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     """The element of a control-flow instruction that gives one scalar."""
     return (yield from leaf_values(e, instruction))[0]
 
 
-def element(e: Elements, instruction: Instruction, index: Indices) -> Generator:
+def element(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     """get-tuple-element: of a variadic reduction at an index, or of scalars."""
     operand = instruction.operands[0]
     if operand.opcode in ("reduce", "reduce-window") or (operand.opcode == "tuple" and instruction.shape.rank):

@@ -5,22 +5,20 @@ a reshape is a change of index, a broadcast drops dimensions.
 """
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import numpy as np
 
 from hloc.errors import UnsupportedError, elided_constant
 from hloc.ir import Instruction
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import within
-from hloc.kernels.elements import Elements, Indices, Rule
+from hloc.kernels.elements import Elements, Indices, Rule, Steps
+from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 from hloc.kernels.walks import with_parts
 from hloc.ops.table import SCALARS
 
 LONGEST_CHOICE = 4096           # runs of equal values of an array, each of which is a constant in the code
 
-Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
 
 
 def elementwise(e: Elements, instruction: Instruction, index: Indices) -> Steps:
@@ -138,7 +136,8 @@ def pad(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 def padded_index(e: Elements, index: Indices, padding: tuple, sizes: tuple[int, ...]) -> tuple[Indices, list[Expr]]:
     """The source position of an element of a pad, and the conditions for it not to be the fill value."""
-    wanted, conditions = [], []
+    wanted: list[Index] = []
+    conditions: list[Expr] = []
     for i, p, size in zip(index, padding, sizes):
         source = indexing.shift(i, -p.low)
         if p.interior:

@@ -5,17 +5,15 @@ algebra as variables with known bounds.
 """
 from __future__ import annotations
 
-from collections.abc import Generator
-
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import within
-from hloc.kernels.elements import Elements, Indices, Rule
+from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 
 MOST_LOOKED_AT = 64
-Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
+
 
 
 def clamped_start(e: Elements, value: Expr, limit: int, source: Instruction) -> Index:
@@ -47,7 +45,8 @@ def clamp(value: Expr, limit: int) -> Expr:
 def may_be_truth(source: Instruction) -> bool:
     """Whether an index may come from truth values, as far as its operands tell within a few steps. The condition of a
     select does not make its values 0 or 1."""
-    stack, seen = [source], set()
+    stack = [source]
+    seen: set[Instruction] = set()
     while stack and len(seen) < MOST_LOOKED_AT:
         top = stack.pop()
         if top in seen:
@@ -59,7 +58,7 @@ def may_be_truth(source: Instruction) -> bool:
     return bool(stack)
 
 
-def start_indices(e: Elements, operands: list[Instruction], limits: list[int]) -> Generator:
+def start_indices(e: Elements, operands: list[Instruction], limits: list[int]) -> Asking[list[Index]]:
     """One clamped start per dimension; given as scalars, or (old form) as one vector."""
     starts: list[Index] = []
     for d, limit in enumerate(limits):

@@ -5,21 +5,20 @@ correct and slow. Narrow floats accumulate in f32 and are rounded once at the en
 """
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import within
-from hloc.kernels.elements import Elements, Indices, Rule
+from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Var
 from hloc.kernels.rules.elementwise import zero
 
 MOST_WRITTEN_OUT = 8        # terms of a sum
 
-Steps = Generator[tuple[Instruction, Indices], Expr, Expr]
 
 
 def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], instruction: Instruction) -> None:
@@ -38,7 +37,7 @@ def element_types(instruction: Instruction) -> list[str]:
     return [s.element_type for s in shape.tuple_shapes] if shape.is_tuple else [shape.element_type]
 
 
-def reduce_values(e: Elements, instruction: Instruction, index: Indices) -> Generator:
+def reduce_values(e: Elements, instruction: Instruction, index: Indices) -> Asking[list[Expr]]:
     """The results of a reduce at one output index."""
     count = len(instruction.operands) // 2
     accumulators: list[Var] = []
@@ -89,7 +88,7 @@ def window_source(e: Elements, output: Index, tap: Index, window: WindowDim, siz
     return source, conditions + within(source, size, e.builder)
 
 
-def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) -> Generator:
+def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) -> Asking[list[Expr]]:
     count = len(instruction.operands) // 2
     accumulators: list[Var] = []
     for initial in instruction.operands[count:]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -51,8 +52,8 @@ class _Run:
     def __init__(self, arrays: dict[str, np.ndarray], unwritten: int) -> None:
         self.arrays = arrays
         self.unwritten = unwritten
-        self.values: dict[str, object] = {}
-        self.arrived: dict[tuple[int, object], int] = {}
+        self.values: dict[str, Any] = {}
+        self.arrived: dict[tuple[int, Any], int] = {}
 
     # -- statements
 
@@ -99,13 +100,13 @@ class _Run:
         if self.arrived[group] == s.count:
             self.statements(s.body)
 
-    RUN = {ir.Let: name, ir.Assign: name, ir.Mutable: mutable, ir.Store: store, ir.Atomic: atomic, ir.For: loop,
-           ir.While: while_loop, ir.If: condition, ir.Local: local, ir.Shared: local, ir.Barrier: barrier,
-           ir.Last: last}
+    RUN: dict[type, Callable[[_Run, Any], None]] = {
+        ir.Let: name, ir.Assign: name, ir.Mutable: mutable, ir.Store: store, ir.Atomic: atomic, ir.For: loop,
+        ir.While: while_loop, ir.If: condition, ir.Local: local, ir.Shared: local, ir.Barrier: barrier, ir.Last: last}
 
     # -- expressions
 
-    def value(self, expr: ir.Expr) -> object:
+    def value(self, expr: ir.Expr) -> Any:
         if isinstance(expr, ir.Var):
             return self.values[expr.name]
         if isinstance(expr, ir.Const):
@@ -150,7 +151,8 @@ def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int
 
 def _of_row(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int, ...]) -> Callable:
     """The evaluator's function for one element."""
-    opcode, attributes = _rows().get(op), {}
+    opcode = _rows().get(op)
+    attributes: dict[str, Any] = {}
     if op.startswith("compare_"):
         direction, _, order = op.removeprefix("compare_").partition("_")
         opcode, attributes = "compare", {"direction": direction.upper(), **({"type": "TOTALORDER"} if order else {})}
@@ -162,6 +164,7 @@ def _of_row(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int
         raise InterpretationError(f"no meaning of {op}")
     operands = [Instruction(f"a{n}", "parameter", array(t), parameter_number=n) for n, t in enumerate(arguments)]
     instruction, evaluate = Instruction(op, opcode, array(type), operands, attributes), OPS[opcode].evaluate
+    assert evaluate is not None
     dtype = numpy_dtype(type).type
     return lambda *values: dtype(evaluate(None, instruction, *map(np.asarray, values)))
 
@@ -186,7 +189,7 @@ def _key_of_float(op: str, type: str) -> Callable:
     shift = -_nans(type) if op == "maximum_key" else _nans(type)
     result = numpy_dtype(key_type(type)).type
 
-    def key(value) -> object:
+    def key(value: Any) -> object:
         order = int(np.asarray(value).view(integer))
         return result(_wrapped((order ^ ((1 << bits - 1) - 1) if order < 0 else order) + shift, bits))
     return key
@@ -196,7 +199,7 @@ def _float_of_key(op: str, type: str) -> Callable:
     integer, bits = np.dtype(f"i{ELEMENT_TYPES[type].bytes}"), ELEMENT_TYPES[type].bits
     shift = -_nans(type) if op.endswith("maximum_key") else _nans(type)
 
-    def value(key) -> object:
+    def value(key: Any) -> object:
         order = _wrapped(int(key) - shift, bits)
         return np.asarray(order ^ ((1 << bits - 1) - 1) if order < 0 else order, integer).view(numpy_dtype(type))[()]
     return value

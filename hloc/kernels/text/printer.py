@@ -135,7 +135,7 @@ def _call(expr: ir.Apply, types: Sequence[str]) -> str:
 
 def constant_text(const: ir.Const) -> str:
     """A constant with its type: f32(1.5), s8(-1), pred(true), c64(1.0, -0.0); positions are bare integers."""
-    value, type = const
+    value, type = const.value, const.type
     if type == ir.INDEX:
         return str(value)
     kind = ELEMENT_TYPES[type].kind
@@ -144,5 +144,5 @@ def constant_text(const: ir.Const) -> str:
     elif kind == "complex":
         text = f"{float(value.real)!r}, {float(value.imag)!r}"
     else:
-        text = repr(float(value)) if kind == "float" else str(int(value))
+        text = repr(float(const.real)) if kind == "float" else str(int(const.real))
     return f"{type}({text})"

@@ -6,10 +6,12 @@ In: a Source. Out: the kernels, verified (hloc/kernels/verify.py). Errors are Pa
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from lark import Lark, Token, Tree
-from lark.exceptions import UnexpectedCharacters, UnexpectedInput
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from hloc.errors import ParseError, Source, Span
 from hloc.ir import ELEMENT_TYPES
@@ -31,14 +33,17 @@ def read_loops(source: Source) -> list[ir.Kernel]:
         tree = parser().parse(source.text)
     except UnexpectedInput as error:
         raise _located(source, error) from None
-    return [_Reader(source).kernel(node) for node in tree.children]
+    return [_Reader(source).kernel(node) for node in _children(tree)]
 
 
 def _located(source: Source, error: UnexpectedInput) -> ParseError:
     if isinstance(error, UnexpectedCharacters):
-        return ParseError("a character that no loop IR has", Span(source, error.pos_in_stream, error.pos_in_stream + 1))
-    token = error.token
-    start = len(source.text) if token.type == "$END" else token.start_pos
+        place: int = error.pos_in_stream       # type: ignore[assignment]      # always set by this subclass
+        return ParseError("a character that no loop IR has", Span(source, place, place + 1))
+    token = error.token if isinstance(error, UnexpectedToken) else None
+    if token is None or token.type == "$END":
+        return ParseError("unexpected text", Span(source, len(source.text), len(source.text) + 1))
+    start = token.start_pos or 0
     return ParseError("unexpected text", Span(source, start, start + max(1, len(token))))
 
 
@@ -57,6 +62,11 @@ def _refuse_deep(source: Source) -> None:
             raise ParseError(f"more than {DEEPEST} brackets in one another", Span(source, place, place + 1))
 
 
+def _children(node: Tree) -> list[Any]:
+    """Tokens and trees, as the rule of the grammar says."""
+    return node.children
+
+
 class _Reader:
     """One kernel. types: of the names in scope; arrays: element types of buffers and local arrays."""
 
@@ -70,7 +80,7 @@ class _Reader:
         return ParseError(message, Span(self.source, place.start_pos or 0, place.end_pos or 1))
 
     def kernel(self, node: Tree) -> ir.Kernel:
-        name, *buffers, wide, body = node.children
+        name, *buffers, wide, body = _children(node)
         kernel = ir.Kernel(name.strip('"'), tuple(self.buffer(b) for b in buffers if b is not None), self.block(body),
                         wide=wide is not None)
         try:
@@ -80,11 +90,11 @@ class _Reader:
         return kernel
 
     def buffer(self, node: Tree) -> ir.Buffer:
-        name, array, access = node.children
+        name, array, access = _children(node)
         return ir.Buffer(str(name), *self.array(name, array), str(access))
 
     def array(self, name: Token, node: Tree) -> tuple[str, int]:
-        type, size = node.children
+        type, size = _children(node)
         self.arrays[name] = self.element_type(type)
         return str(type), int(size)
 
@@ -128,7 +138,7 @@ class _Reader:
         self.define(name, ir.INDEX)
         statements = self.block(body)
         self.types = types
-        count = read.value if isinstance(read, ir.Const) else read
+        count = read.integer if isinstance(read, ir.Const) and read.type == ir.INDEX else read
         return ir.For(str(name), count, str(kind), statements, int(lanes or 0))
 
     def while_loop(self, condition: Tree, body: Tree) -> ir.While:
@@ -158,43 +168,47 @@ class _Reader:
         return self.EXPRESSIONS[node.data](self, node)
 
     def index(self, node: Tree) -> ir.Const:
-        return ir.Const(int("".join(node.children)), ir.INDEX)
+        return ir.Const(int("".join(_children(node))), ir.INDEX)
 
     def constant(self, node: Tree) -> ir.Const:
-        type, _, values = str(node.children[0]).rstrip(")").partition("(")
+        type, _, values = str(_children(node)[0]).rstrip(")").partition("(")
         texts = [text.strip() for text in values.split(",")]
-        row = ELEMENT_TYPES.get(type)
-        read = {"pred": _boolean, "signed": int, "unsigned": int, "float": float, "complex": complex}
+        read: dict[str, Callable[[str], int | float | complex]] = {
+            "pred": _boolean, "signed": int, "unsigned": int, "float": float}
         try:
-            if len(texts) != 1 + (row.kind == "complex"):
+            kind = ELEMENT_TYPES[type].kind
+            if len(texts) != 1 + (kind == "complex"):
                 raise ValueError
-            value = complex(*map(float, texts)) if row.kind == "complex" else read[row.kind](texts[0])
-        except (AttributeError, KeyError, ValueError):
-            raise self.fail("not a constant of an element type", node.children[0]) from None
+            value = complex(*map(float, texts)) if kind == "complex" else read[kind](texts[0])
+        except (KeyError, ValueError):
+            raise self.fail("not a constant of an element type", _children(node)[0]) from None
         return ir.Const(value, type)
 
     def variable(self, node: Tree) -> ir.Var:
-        name = node.children[0]
+        name = _children(node)[0]
         if name not in self.types:
             raise self.fail(f"no variable {name} here", name)
         return ir.Var(str(name), self.types[name])
 
     def load(self, node: Tree) -> ir.Load:
-        name, position = node.children
+        name, position = _children(node)
         if name not in self.arrays:
             raise self.fail(f"no array {name} here", name)
         return ir.Load(str(name), self.expression(position), self.arrays[name])
 
-    def infix(self, node: Tree) -> ir.Apply:
-        left, sign, right = node.children
+    def infix(self, node: Tree) -> ir.Expr:
+        left, sign, right = _children(node)
         arguments = self.expression(left), self.expression(right)
         op = OF_SIGN[str(sign)]
         if arguments[0].type == arguments[1].type == ir.INDEX and op in ("add", "subtract", "multiply"):
             return index_apply(op, *arguments)
-        return ir.Apply(op, arguments, result_type(op, [a.type for a in arguments]))
+        type = result_type(op, [a.type for a in arguments])
+        if type is None:
+            raise self.fail(f"{sign} of {arguments[0].type}", sign)
+        return ir.Apply(op, arguments, type)
 
     def call(self, node: Tree) -> ir.Apply:
-        op, written, *rest, facts = node.children
+        op, written, *rest, facts = _children(node)
         arguments = tuple(self.expression(child) for child in rest if child is not None)
         if not arguments:
             raise self.fail("an operation without arguments", op)
@@ -204,8 +218,9 @@ class _Reader:
                             else f"{op} of {arguments[0].type}", op)
         return ir.Apply(str(op), arguments, type, tuple(map(int, facts.children)) if facts else ())
 
-    EXPRESSIONS = {"index": index, "constant": constant, "variable": variable, "load": load, "call": call,
-                   "infix_sum": infix, "infix_product": infix, "comparison": infix}
+    EXPRESSIONS: dict[str, Callable[[_Reader, Any], ir.Expr]] = {
+        "index": index, "constant": constant, "variable": variable, "load": load, "call": call, "infix_sum": infix,
+        "infix_product": infix, "comparison": infix}
 
 
 def _boolean(text: str) -> bool:

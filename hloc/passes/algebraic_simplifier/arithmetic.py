@@ -1,6 +1,8 @@
 """Rules for add, subtract, multiply, divide, remainder, power, negate, abs, maximum, minimum, and rounding."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hloc.ir import Instruction
@@ -95,7 +97,7 @@ def subtract_constant(instruction: Instruction, rewriter: Rewriter) -> Instructi
     return rewriter.add("add", instruction.shape, [x, full(rewriter, negated, instruction.shape)])
 
 
-def negative(value) -> np.ndarray | None:
+def negative(value: Any) -> np.ndarray | None:
     """-value in its own type (modulo 2^n for integers), or None if the type cannot represent it."""
     array = np.asarray(value)
     if array.dtype == np.bool_:
@@ -170,7 +172,7 @@ def divide_by_power_of_two(instruction: Instruction, rewriter: Rewriter) -> Inst
     return rewriter.add("shift-right-logical", instruction.shape, [x, full(rewriter, exponent, instruction.shape)])
 
 
-def divide_by_largest_power(instruction: Instruction, rewriter: Rewriter, value) -> Instruction | None:
+def divide_by_largest_power(instruction: Instruction, rewriter: Rewriter, value: Any) -> Instruction | None:
     """x / 2^127 => (x * 0.5) / 2^126: C compilers multiply by the inverse, which is subnormal and flushed to zero"""
     x, _ = instruction.operands
     largest = {"f32": 2.0**127, "bf16": 2.0**127, "f64": 2.0**1023}.get(instruction.shape.element_type)
@@ -181,7 +183,7 @@ def divide_by_largest_power(instruction: Instruction, rewriter: Rewriter, value)
     return rewriter.add("divide", instruction.shape, [half, full(rewriter, divisor, instruction.shape)])
 
 
-def exact_inverse(value) -> np.ndarray | None:
+def exact_inverse(value: Any) -> np.ndarray | None:
     """1 / value if value is a power of two and both are normal numbers of its type, else None."""
     array = np.asarray(value)
     number = float(array)
@@ -192,7 +194,7 @@ def exact_inverse(value) -> np.ndarray | None:
     return inverse if float(inverse) == 1.0 / number and abs(np.log2(abs(number))) < 100 else None
 
 
-def power_of_two(value) -> int | None:
+def power_of_two(value: Any) -> int | None:
     number = int(value)
     return number.bit_length() - 1 if number > 0 and number & (number - 1) == 0 else None
 

@@ -12,7 +12,7 @@ OPPOSITE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "G
 MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 
 
-def all_ones(element_type: str):
+def all_ones(element_type: str) -> int | bool:
     """The value with all bits set: true, -1, UINT_MAX."""
     kind = ELEMENT_TYPES[element_type].kind
     return -1 if kind == "signed" else highest(element_type)

@@ -5,7 +5,7 @@ ops keep the sizes; ops that combine elements first set the elements beyond the 
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from hloc.ir import Computation, Instruction, Module, Shape, array
 from hloc.ops.checks import target_of
@@ -214,7 +214,7 @@ def dynamic_update_slice(w: Walk, i: Instruction) -> Result:
     return w.sized(i, w.again(i, [x.array, update.array, *starts]), dict(enumerate(x.sizes)))
 
 
-def clamped_starts(w: Walk, i: Instruction, x: Padded, starts: list[Instruction], sizes) -> list[Instruction]:
+def clamped_starts(w: Walk, i: Instruction, x: Padded, starts: list[Instruction], sizes: Any) -> list[Instruction]:
     """Start indices clamped so that `sizes` elements are within the sizes of x, not only within its bounds."""
     if all(s is None for s in x.sizes):
         return starts

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Computation, Instruction, Module, Shape, array, leaves
@@ -27,7 +30,7 @@ def without_sizes(computation: Computation, have: Shape, want: Shape) -> None:
     """Remove from the root, of shape `have`, the sizes of the arrays that are static in `want`."""
     names, made = Names(i.name for i in computation.instructions), computation.instructions
 
-    def add(opcode: str, shape: Shape, operands: list[Instruction], **attributes) -> Instruction:
+    def add(opcode: str, shape: Shape, operands: list[Instruction], **attributes: Any) -> Instruction:
         made.append(Instruction(names.fresh(opcode), opcode, shape, operands, attributes, span=computation.root.span))
         return made[-1]
 
@@ -80,8 +83,8 @@ class Walk:
         self.like = computation.root
         self.e = Sizes(self)
 
-    def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (), attributes=None, *,
-            literal=None) -> Instruction:
+    def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (),
+            attributes: Mapping[str, Any] | None = None, *, literal: np.ndarray | tuple | None = None) -> Instruction:
         merged = dict(attributes or {})
         inherit_annotations(merged, self.like, shape)
         new = Instruction(self.names.fresh(opcode), opcode, shape, operands, merged, literal=literal,

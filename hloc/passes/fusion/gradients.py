@@ -9,6 +9,7 @@ the row statistics (maximum and sum) that the attention then stores; or why that
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hloc.analysis.attention import RENAMES, Attention
@@ -126,5 +127,5 @@ def _widened(product: Weighted) -> list[Instruction]:
     return [values] if narrow and values.shape.element_type == "f32" else []
 
 
-def _scores_first(members, scores: Instruction) -> tuple[Instruction, ...]:
+def _scores_first(members: Iterable[Instruction], scores: Instruction) -> tuple[Instruction, ...]:
     return tuple(dict.fromkeys((scores, *members)))

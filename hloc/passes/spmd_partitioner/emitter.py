@@ -8,7 +8,7 @@ Which device this is comes from partition-id, by tables of one number for each d
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ class Emitter(Body):
         self._resharded: dict[tuple, Instruction] = {}
         self._partition: Instruction | None = None
 
-    def add(self, opcode: str, shape: Shape, operands=(), attributes=None, *, literal=None) -> Instruction:
+    def add(self, opcode: str, shape: Shape, operands: Iterable[Instruction] = (),
+            attributes: dict[str, Any] | None = None, *, literal: np.ndarray | tuple | None = None) -> Instruction:
         new = super().add(opcode, shape, operands, attributes, literal=literal)
         if self.like is not None:
             new.span = self.like.span
@@ -190,5 +191,5 @@ def resized(shape: Shape, dimension: int, size: int) -> Shape:
     return array(shape.element_type, *(size if d == dimension else n for d, n in enumerate(shape.dimensions)))
 
 
-def _padding(shape: Shape, dimension: int, behind: int):
+def _padding(shape: Shape, dimension: int, behind: int) -> tuple[PaddingDim, ...]:
     return tuple(PaddingDim(0, behind if d == dimension else 0) for d in range(shape.rank))

@@ -5,7 +5,7 @@ attributes that hold sizes made to fit, partial results joined.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -42,7 +42,7 @@ class LocalOp:
             return made
         return self._joined(made, joining)
 
-    def _shape(self, shape: Shape, results) -> Shape:
+    def _shape(self, shape: Shape, results: Iterator[AxisSharding]) -> Shape:
         if shape.is_aggregate:
             return Shape.tuple(self._shape(s, results) for s in shape.tuple_shapes)
         return self.emitter.local(shape, next(results)) if shape.is_array else shape

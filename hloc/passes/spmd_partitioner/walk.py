@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, Verbatim, parts_of
@@ -23,7 +24,7 @@ from hloc.passes.spmd_partitioner.emitter import Channels, Emitter
 from hloc.passes.spmd_partitioner.local_ops import DROPPED, LocalOp
 from hloc.sharding.factors import dimension_axes
 from hloc.sharding.meshes import AxisSharding, DeviceMesh, replicated
-from hloc.sharding.rules import ShardingRule
+from hloc.sharding.rules import Mapping, ShardingRule
 
 Shardings = list[AxisSharding]
 # What talks to the host, of which there is one.
@@ -128,7 +129,7 @@ class _Walk:
         return self.emitter.local(shape, next(shardings))
 
     def copied(self, instruction: Instruction, shape: Shape, operands: Sequence[Instruction],
-               **attributes) -> Instruction:
+               **attributes: Any) -> Instruction:
         """The instruction on other operands."""
         kept = {k: v for k, v in instruction.attributes.items() if k not in DROPPED} | attributes
         new = self.emitter.add(instruction.opcode, shape, operands, kept, literal=instruction.literal)
@@ -197,7 +198,7 @@ class _Walk:
         made.root = walk._tree(made.root, computation.root.shape, own, shardings)
         self.partitioner._annotations[computation.root] = list(shardings)
 
-    def _callee(self, value):
+    def _callee(self, value: Any) -> Any:
         made = self.partitioner.made
         if isinstance(value, Computation):
             return made.get(value, value)
@@ -257,7 +258,7 @@ class _Walk:
         rest = iter(arrays)
         return [next(rest) if part.is_array else replicated(0) for part in parts_of(shape)]
 
-    def _side(self, mapping, shape: Shape, sharding: AxisSharding) -> Side:
+    def _side(self, mapping: Mapping, shape: Shape, sharding: AxisSharding) -> Side:
         return Side(mapping, shape.dimensions, ELEMENT_TYPES[shape.element_type].bytes, sharding.dimensions)
 
     def _tell_gathers(self, instruction: Instruction, rule: ShardingRule, operands: Sequence[Side | None]) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hloc import cache
 from hloc.errors import BuildError, UnsupportedError
@@ -111,12 +111,16 @@ def _executable(start: Callable[[], CpuBackend], printed: Callable[..., Sources]
                       files={".so": lambda file, name: save(sources, file, name, options)},
                       headers=dict.fromkeys((".so", ".c"), lambda name: header_text(program, name)))
     made.optimized = lambda: module
+
+    def shared_object() -> Any:
+        backend: Any = made.backend                   # what `start` made
+        return backend.shared_object
     if options.times_steps:
-        made.profiled = lambda: step_times(made.backend.shared_object, sources.timed, program)
+        made.profiled = lambda: step_times(shared_object(), sources.timed, program)
     if options.trace is not None:
         from hloc.kernels.memory import memory_over_time
         from hloc.targets.cpu.execution.trace import take_trace
-        made.traced = lambda: take_trace(made.backend.shared_object, sources.timed, sources.traced, program,
+        made.traced = lambda: take_trace(shared_object(), sources.timed, sources.traced, program,
                                          memory_over_time(module, machine, workspace()).by_instruction)
     return made
 
@@ -125,6 +129,7 @@ def refuse_alone(program: Program, device) -> None:
     """UnsupportedError where a program of several devices would run on one."""
     step = next((s for s in all_steps(program.steps) if isinstance(s, (Collective, DeviceNumber))), None)
     if step is not None and program.devices > 1 and device is None:
+        assert step.instruction is not None                 # of a plan that was not saved
         raise UnsupportedError(
             f"'{step.instruction.opcode}' takes several devices, this program is compiled for one",
             step.instruction.span, hint="hloc run --devices N simulates them; under mpirun each process is one")
@@ -155,10 +160,10 @@ def c_file(sources: Sources, name: str) -> str:
 def refuse_calls(sources: Sources, suffix: str) -> None:
     for call in sources.host_calls:
         raise UnsupportedError(f"a {suffix} cannot hold the Python function of host call {call.target!r}",
-                               call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
+                               call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
     for call in sources.lapack_calls:
         raise UnsupportedError(f"a {suffix} has no LAPACK: {call.target!r} is called through SciPy",
-                               call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
+                               call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
 
 
 def load_shared_object(path: Path) -> Executable:

@@ -105,9 +105,11 @@ def _unpack(found: sealed.Sealed) -> Container:
 
 def _geometry(row: list) -> Geometry:
     function, grid, block, shared, about, product, maps = row
-    start = Geometry(str(function), tuple(int(n) for n in grid), tuple(int(n) for n in block), int(shared), str(about),
+    x, y, z = map(int, grid)
+    threads_x, threads_y, threads_z = map(int, block)
+    start = Geometry(str(function), (x, y, z), (threads_x, threads_y, threads_z), int(shared), str(about),
                      _library_call(product) if product else None, tuple(TensorMap.from_json(m) for m in maps))
-    if len(start.grid) != 3 or len(start.block) != 3 or min(start.grid + start.block) < 1 \
+    if min(start.grid + start.block) < 1 \
             or any(n > most for n, most in zip(start.grid + start.block, LARGEST_GRID + LARGEST_BLOCK)) \
             or math.prod(start.block) > MOST_THREADS or not 0 <= start.shared <= MOST_SHARED:
         raise ValueError(f"bad geometry {row!r}")
@@ -129,8 +131,9 @@ def _check_steps(packed: Container) -> None:
             raise ValueError(f"no kernel {step.kernel}")
         if isinstance(step, Launch) and (product := packed.kernels[step.kernel].product):
             product.fits([r.size for r in step.arguments])
-        for map in packed.kernels[step.kernel].maps if isinstance(step, Launch) else ():
-            map.fits([r.size for r in step.arguments])
+        if isinstance(step, Launch):
+            for one in packed.kernels[step.kernel].maps:
+                one.fits([r.size for r in step.arguments])
         if isinstance(step, Copy) and step.destination.size < step.source.size:
             raise ValueError("a copy larger than its target")
         for ref in _refs(step):
@@ -148,6 +151,7 @@ def _refs(step: Step) -> list[Ref]:
         return [step.flag]
     if isinstance(step, Branch):
         return [step.selector]
+    assert isinstance(step, HostCall)                       # collectives are no steps of GPUs
     return [ref for ref, _ in step.arguments + step.results]
 
 
@@ -182,7 +186,8 @@ def _step_from_json(row: list, depth: int) -> Step:
         numpy_dtype(row[2])                                      # KeyError for an unknown type
         return Branch(_ref(row[1]), row[2], tuple(_steps(b, depth) for b in row[3]))
     if kind == "host":
-        return HostCall(str(row[1]), *(tuple((_ref(r), array_shape(t, *d)) for r, t, d in part) for part in row[2:4]))
+        arguments, results = (tuple((_ref(r), array_shape(t, *d)) for r, t, d in part) for part in row[2:4])
+        return HostCall(str(row[1]), arguments, results)
     raise ValueError(f"unknown step {kind!r}")
 
 

@@ -34,7 +34,9 @@ def gpu_named(name: str) -> Machine | None:
     if wanted in GPUS:
         return GPUS[wanted]
     if wanted == PLAIN_HOPPER:
-        return dataclasses.replace(gpu_named(PLAIN_HOPPER + "a"), arch=PLAIN_HOPPER)
+        hopper = gpu_named(PLAIN_HOPPER + "a")
+        assert hopper is not None
+        return dataclasses.replace(hopper, arch=PLAIN_HOPPER)
     return next((g for g in GPUS.values() if g.arch in (wanted, wanted + "a")), None)
 
 

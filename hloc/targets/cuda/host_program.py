@@ -8,10 +8,10 @@ the tables and steps of this plan), and its header.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from hloc.errors import UnsupportedError
 from hloc.kernels.plan import Branch, Copy, Launch, Program, Ref, Step, WhileLoop
@@ -57,8 +57,10 @@ class Steps:
         return f"{{{first[ref.region] + ref.index}, {ref.offset}}}"
 
     def steps(self, steps: Sequence[Step], indent: int) -> None:
+        writers: dict[type, Callable[[Any, int], None]] = {
+            Launch: self.launch, Copy: self.copy, WhileLoop: self.loop, Branch: self.branch}
         for step in steps:
-            {Launch: self.launch, Copy: self.copy, WhileLoop: self.loop, Branch: self.branch}[type(step)](step, indent)
+            writers[type(step)](step, indent)
 
     def line(self, indent: int, text: str) -> None:
         self.lines.append("  " * indent + text)

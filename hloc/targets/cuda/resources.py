@@ -42,7 +42,8 @@ def resources(text: str, arch: str) -> dict[str, Resources]:
         if match := ENTRY.search(line):
             name, spills = match.group(1), (0, 0, 0)
         elif match := SPILLS.search(line):
-            spills = tuple(map(int, match.groups()))
+            stack, stores, loads = map(int, match.groups())
+            spills = stack, stores, loads
         elif match := USED.search(line):
             shared = SHARED.search(line)
             found[name] = Resources(int(match.group(1)), int(shared.group(1)) if shared else 0, *spills)

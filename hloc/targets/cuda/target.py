@@ -78,13 +78,14 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
     def traced() -> RunTrace:
         from hloc.kernels.memory import memory_over_time
         from hloc.targets.cuda.execution.trace import trace_of
+        assert clock is not None                # a run with a trace times its steps
         return trace_of(clock, options.trace, memory_over_time(module, gpu, workspace()).by_instruction)
 
     def save_cubin(file: BinaryIO, _: str) -> None:
         if sources.host_calls:
             call = sources.host_calls[0]
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
-                                   call.instruction.span, hint="hloc run MODULE runs it from the HLO text")
+                                   call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
         container.write(file, image(sources, gpu, options), program, sources.geometry, gpu.arch,
                         compiler.compiler_version(), precision)
 

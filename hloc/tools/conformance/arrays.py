@@ -8,7 +8,7 @@ import json
 import os
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ def _stored(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def _arrays(stored, types: dict[str, Sequence], kind: str) -> list[np.ndarray]:
+def _arrays(stored: Mapping[str, np.ndarray], types: dict[str, Sequence], kind: str) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     while (key := f"{kind}{len(found)}") in types:
         element_type, shape = types[key]

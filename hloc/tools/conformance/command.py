@@ -29,8 +29,9 @@ WRITE_EVERY = 50
 @click.option("--checks", default=",".join(CHECKS), show_default=True, help="Which checks.")
 @click.option("--xla/--no-xla", default=True, help="Ask XLA through jaxlib.")
 @click.option("--verbose", is_flag=True, help="Name every module that differs, with the whole message.")
-def conformance(folders, json_path, workers, seconds, slow_seconds, memory, oracle_cache, only, again, checks, xla,
-                verbose) -> None:
+def conformance(folders: tuple[Path, ...], json_path: Path | None, workers: int, seconds: float, slow_seconds: float,
+                memory: float, oracle_cache: Path | None, only: str, again: Path | None, checks: str, xla: bool,
+                verbose: bool) -> None:
     """Read, print, check and run every module below FOLDERS, as hloc and as XLA do it, and count where they differ.
 
     Exit code 0 where nothing differs, else 1.

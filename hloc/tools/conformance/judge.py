@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -100,11 +101,11 @@ def install_hooks() -> None:
         return
     _hooked.update(module=None, seen=False)
 
-    def replace(_):
+    def replace(_: Any) -> Any:
         _hooked["seen"] = _hooked["module"] is not None
         return _hooked["module"]
 
-    def stop(_):
+    def stop(_: Any) -> None:
         if _hooked["module"] is not None:
             raise Stop("stop after the verifier")
     _xla.register_xla_transform("conformance_replace", 0, replace)
@@ -151,7 +152,7 @@ def _stand_in(module: Module) -> str:
     return "\n".join(["HloModule stand_in", "ENTRY e {", *lines, "}"]).replace("<=", "")
 
 
-def _devices(module: Module):
+def _devices(module: Module) -> tuple[Any, Any]:
     """Devices for the module's replicas and partitions, as many as there are, and the options that say so."""
     import jax
     from jaxlib import _jax

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hloc.tools.conformance import verdicts
 from hloc.tools.conformance.cases import Case
@@ -66,7 +66,8 @@ def examine_all(cases: list[Case], options: Options) -> Iterator[Record]:
             thread.join()
 
 
-def _serve(waiting, finished, options: Options, answers: Path, work: Path) -> None:
+def _serve(waiting: queue.SimpleQueue[Case | None], finished: queue.SimpleQueue[Record | BaseException],
+           options: Options, answers: Path, work: Path) -> None:
     """One thread: a worker of each role, one module after the other."""
     subject = Worker("hloc", options.seconds, options.memory_bytes, OWN_ENVIRONMENT)
     judge = None
@@ -111,7 +112,7 @@ class Examination:
         wanted = {k: v for k, v in self.verdicts.items() if k in self.options.checks}
         return Record(self.case.name, wanted, self.facts)
 
-    def ask(self, step: str, **more) -> dict:
+    def ask(self, step: str, **more: Any) -> dict:
         limit = self.options.slow_seconds if step in SLOW else self.options.seconds
         return self.subject.ask({**self.request, **more, "steps": [step]}, limit).get(step, {"failure": "crash"})
 

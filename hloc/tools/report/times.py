@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hloc.analysis.cost import seconds_of_launch, seconds_of_operations, seconds_of_traffic
+from hloc.api import Options
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Cost
 from hloc.kernels.plan import Branch, Copy, Launch, Program, Step, WhileLoop, all_steps
@@ -100,7 +101,7 @@ def cpu_seconds(cost: Cost, machine: Machine) -> tuple[float, str]:
     return max(parts["memory"], parts["arithmetic"]) + parts["launch"], bound
 
 
-def _gpu_seconds(program: Program, gpu: Machine):
+def _gpu_seconds(program: Program, gpu: Machine) -> Callable[[Launch], tuple[float, str]]:
     from hloc.targets.cuda.costs.model import estimate
     from hloc.targets.cuda.costs.program import unread_share, works_of_kernel
     works: dict[int, list] = {}
@@ -130,7 +131,7 @@ def roof(machine: Machine) -> Roof:
     return Roof(2 * operations_per_second(machine), machine.bandwidth)
 
 
-def predicted_on(module: Module, target: str, options) -> tuple[float, int]:
+def predicted_on(module: Module, target: str, options: Options) -> tuple[float, int]:
     """Seconds and launches of a run of a parsed module, which stays as it is, on another target. Raises HlocError where
     it cannot be planned for it."""
     from hloc.api import optimized_plan

@@ -75,7 +75,7 @@ class WheelWithLibraryKernels(bdist_wheel):
         super().finalize_options()
         if precompiles_library_kernels():
             self.root_is_pure = False
-            self.build_number = self.build_number or cpu_tag()
+            self.build_number: str | None = self.build_number or cpu_tag()
 
     def get_tag(self) -> tuple[str, str, str]:
         tag = super().get_tag()

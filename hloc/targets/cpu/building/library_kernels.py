@@ -9,6 +9,7 @@ many. Each unit is compiled once per machine (build.py), so a program should nam
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from hloc.machine import Machine
 from hloc.targets.cpu.tiles.complex_products import PARTS
@@ -65,7 +66,7 @@ def units_of(kind: str, type: str) -> list[str]:
     return [f"gemm_{type}.c"]
 
 
-def attention_kind(given: Mapping[str, object], machine: Machine) -> str:
+def attention_kind(given: Mapping[str, Any], machine: Machine) -> str:
     """Which of ATTENTION_UNITS a Tile with such parameters (kernels/attention/attention.py) takes."""
     rows, _, depth, _ = given["sizes"]
     if rows <= FEW_QUERIES:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from functools import cache as once
 from functools import partial
 from importlib.util import find_spec
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -46,7 +46,8 @@ def from_cache(machine: Machine, module: Module, passes: dict, compile_text: Cal
     backend, name = _find(key)
     if backend is None:
         exe = compile_now()
-        _remember(key, exe.name, exe.backend)
+        made: Any = exe.backend                       # a CpuBackend
+        _remember(key, exe.name, made)
         return exe
     anew = once(lambda: compile_text(str(module)))
 
@@ -57,7 +58,12 @@ def from_cache(machine: Machine, module: Module, passes: dict, compile_text: Cal
                       texts={suffix: partial(written, "texts", suffix) for suffix in (".c", ".hlo")},
                       files={".so": partial(written, "files", ".so")},
                       headers={suffix: partial(written, "headers", suffix) for suffix in (".so", ".c")},
-                      optimized=lambda: anew().optimized())
+                      optimized=lambda: _optimized(anew()))
+
+
+def _optimized(exe: Executable) -> Module:
+    assert exe.optimized is not None                  # of one that was compiled in this process
+    return exe.optimized()
 
 
 def constants_identity(module: Module) -> str:
@@ -66,7 +72,7 @@ def constants_identity(module: Module) -> str:
     for instruction in module.instructions():
         if instruction.opcode == "constant" and instruction.literal is not None:
             for array in flatten(instruction.literal):
-                digest.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

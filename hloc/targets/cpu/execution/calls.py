@@ -15,6 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -51,6 +52,12 @@ class Caller(ctypes.Structure):
         self.taken, self.owner, self.main_thread = 0, 0, threading.main_thread().ident
 
 
+class Library(Protocol):
+    """A loaded program; its functions are attributes."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
 class _Method(ctypes.Structure):
     """PyMethodDef."""
 
@@ -64,12 +71,12 @@ class _Box(np.ndarray):
     held: tuple = ()
 
 
-def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts | None, host: Callable, otherwise: Callable,
+def quick_caller(library: Library, bases: ctypes.Array, facts: Facts | None, host: Callable, otherwise: Callable,
                  held: object) -> tuple[Caller, Callable]:
     """hloc_quick as a function of Python, tuple of arguments -> results, or the result of `otherwise(arguments,
     code)`; and its Caller. It keeps `held`, and everything else that C reads, alive."""
     box = np.zeros(ctypes.sizeof(Caller), np.uint8).view(_Box)
-    caller = Caller.from_buffer(box)
+    caller = Caller.from_buffer(box.data)
     for name, function in PYTHON.items():
         setattr(caller, name, ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p))
     caller.bases, caller.facts = ctypes.addressof(bases), ctypes.addressof(facts) if facts else None
@@ -81,7 +88,7 @@ def quick_caller(library: ctypes.CDLL, bases: ctypes.Array, facts: Facts | None,
     return caller, make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(method), box, None)
 
 
-def call_facts(library: ctypes.CDLL, parameters: Sequence[Named], results: Sequence[Named]) -> Facts | None:
+def call_facts(library: Library, parameters: Sequence[Named], results: Sequence[Named]) -> Facts | None:
     """Facts for hloc_call, tested on known arrays."""
     if sys.implementation.name != "cpython" or not hasattr(library, "hloc_quick"):
         return None
@@ -106,7 +113,7 @@ class _OtherArray(np.ndarray):
     """Not a plain array: subclasses may give memory another meaning, as masked arrays do."""
 
 
-def reads_arrays(library: ctypes.CDLL) -> bool:
+def reads_arrays(library: Library) -> bool:
     """Whether hloc_match finds the right addresses, and refuses other types, shapes, strides and numbers of arrays."""
     right = (np.zeros((3, 5), np.float32), np.zeros((), np.int64))
     made = (np.zeros(7, np.uint8),)
@@ -121,7 +128,7 @@ def reads_arrays(library: ctypes.CDLL) -> bool:
         and bool(library.hloc_match(bases, right[:1], made, facts))
 
 
-def detects_idle_threads(library: ctypes.CDLL) -> bool:
+def detects_idle_threads(library: Library) -> bool:
     """Whether hloc_are_idle says so of a tuple of arrays that only a list holds, and of no other: not of one that a
     name holds, nor where a name, a view, a buffer or a weak reference holds an array, or its shape, type or flags are
     others."""

@@ -27,6 +27,10 @@ def communicator_of(device: Device | None, library) -> Communicator:
     if device is None or device.count == 1:
         return ThreadCommunicator(ThreadDevices(library, 1), 0)
     if isinstance(device, SimulatedDevice):
-        return ThreadCommunicator(device.rendezvous.threads(lambda count: ThreadDevices(library, count)), device.number)
+        devices = device.rendezvous.threads(lambda count: ThreadDevices(library, count))
+        assert isinstance(devices, ThreadDevices)
+        return ThreadCommunicator(devices, device.number)
+    from hloc.evaluate.mpi import MpiDevice
     from hloc.targets.cpu.execution.mpi import MpiCommunicator
+    assert isinstance(device, MpiDevice)
     return device.communicator(lambda: MpiCommunicator(device, library))

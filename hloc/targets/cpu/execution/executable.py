@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -75,14 +75,13 @@ class NotLoaded(RunError):
     """A shared object that the system's loader refuses, or that is not a program."""
 
 
-def open_library(file: BinaryIO, table: str = "") -> ctypes.CDLL | SavedLibrary:
+def open_library(file: IO[bytes], table: str = "") -> ctypes.CDLL | SavedLibrary:
     """Load a program, until it is not referenced any more. All programs of a process use the threads of the first one,
     which stays loaded. table: the symbol of a saved program's function table. Raises NotLoaded."""
     global _threads
     check_runtime()
-    library = _load(file)
-    if table:
-        library = SavedLibrary(library, table)
+    loaded = _load(file)
+    library = SavedLibrary(loaded, table) if table else loaded
     if missing := [name for name in FUNCTIONS if not hasattr(library, name)]:
         raise NotLoaded(f"{file.name} is not a program of hloc: it has no function {missing[0]}")
     library.hloc_threads.restype = ctypes.c_void_p
@@ -115,16 +114,16 @@ class SavedLibrary:
             self.addresses[name.decode()] = found.address
             row += ctypes.sizeof(_Row)
 
-    def __getattr__(self, name: str) -> ctypes._CFuncPtr:
+    def __getattr__(self, name: str) -> Any:
         if name not in self.__dict__.get("addresses", ()):
             raise AttributeError(name)
-        function = ctypes.CFUNCTYPE(ctypes.c_int)(self.addresses[name])
+        function: Any = ctypes.CFUNCTYPE(ctypes.c_int)(self.addresses[name])
         function.library = self.library                       # keeps it loaded
         setattr(self, name, function)
         return function
 
 
-def _load(file: BinaryIO) -> ctypes.CDLL:
+def _load(file: IO[bytes]) -> ctypes.CDLL:
     """Load the open file itself, not its path. Raises NotLoaded."""
     opened = f"/proc/self/fd/{file.fileno()}"
     try:
@@ -158,7 +157,7 @@ class CpuBackend:
     table: of open_library; held: bytes of arrays that the first run computes for later ones (Program.held); devices:
     that the program is for, 0: it takes no communicator; device: on which it runs."""
 
-    def __init__(self, library: BinaryIO, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
+    def __init__(self, library: IO[bytes], parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
                  constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = "",
                  table: str = "", held: Sequence[int] = (), devices: int = 0, device: Device | None = None):
         self.devices, self.communicator = devices, None
@@ -199,7 +198,7 @@ class CpuBackend:
             _address(self.shared_object.hloc_call))
         self._run_alone = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.c_void_p)(
             _address(self.shared_object.hloc_run_alone))
-        known = weakref.ref(self)                             # no cycle: the arena is freed at once
+        known: Callable[[], Any] = weakref.ref(self)          # no cycle: the arena is freed at once
         self._caller, quick = quick_caller(
             self.shared_object, self._bases, facts, lambda number, pointers: known()._call_host(number, pointers),
             lambda arrays, code: known()._call_anew(arrays, code),
@@ -274,13 +273,16 @@ def devices_here(device: Device | None) -> int:
     return 1 if device is None else device.neighbours
 
 
-def _address(function: ctypes._CFuncPtr) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value
+def _address(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 def _view(address: int, shape: Shape) -> np.ndarray:
     raw = (ctypes.c_uint8 * max(shape.num_bytes, 1)).from_address(address)
-    return np.frombuffer(raw, numpy_dtype(shape.element_type), shape.num_elements).reshape(shape.dimensions)
+    held = memoryview(raw)
+    return np.frombuffer(held, numpy_dtype(shape.element_type), shape.num_elements).reshape(shape.dimensions)
 
 
 # -- the manifest of a saved .so --------------------------------------------------------------------------------------
@@ -332,6 +334,7 @@ def load_shared_object(path: Path, device: Device | None = None) -> tuple[CpuBac
         _check_manifest(facts)
         table = f"{facts['functions']}_program"
         library = open_library(found.file, table)
+        assert isinstance(library, SavedLibrary)              # as there is a table
         if json.loads(ctypes.string_at(library.addresses["hloc_manifest"])) != facts:
             raise ValueError("its code has another manifest")
         _refuse_other_cpu(path, library, facts["march"])
@@ -349,7 +352,7 @@ def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:
                        hint="hloc compile --march x86-64-v2, or x86-64-v3, makes code for more CPUs")
 
 
-def backend_of(library: BinaryIO, facts: dict, blob: np.ndarray, key: str = "", table: str = "",
+def backend_of(library: IO[bytes], facts: dict, blob: np.ndarray, key: str = "", table: str = "",
                held: Sequence[int] = (), device: Device | None = None) -> CpuBackend:
     """The backend of a manifest; `blob` holds its constants. Raises UnsupportedError for a program of several devices
     without one of them."""

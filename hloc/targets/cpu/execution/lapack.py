@@ -13,10 +13,11 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hloc.errors import RunError
 from hloc.ir import Instruction, Shape
+from hloc.ir.narrowing import all_known
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
 from hloc.ops.vendors.linear_algebra import option
@@ -88,7 +89,8 @@ def _call_of(step: HostCall) -> Call | None:
         batch, rows, columns = given[0].dimensions[:-1], given[0].dimensions[-1], DIAGONALS
     else:
         batch, (rows, columns) = given[0].dimensions[:-2], given[0].dimensions[-2:]
-    form = _form(routine, *LETTERS[match[1]], step.instruction, given)
+    element, real = LETTERS[match[1]]
+    form = _form(routine, element, real, step.made_of, given)
     if form is None or not _fits(given, form.operands, batch):
         return None
     with_info = _fits(made, [*form.results, ("s32", ())], batch)
@@ -137,7 +139,7 @@ def _triangular_form(element: str, call: Instruction, given: Sequence[Shape]) ->
     letters = [_letter(call, "side", "LR"), _letter(call, "uplo", "LU"), _letter(call, "trans_x", "NTC"),
                _letter(call, "diag", "NU")]
     size, sides = given[0].dimensions[-1], given[1].dimensions[-2:]
-    if None in letters or len(sides) != 2:
+    if not all_known(letters) or len(sides) != 2:
         return None
     other = sides[1] if letters[0] == "L" else sides[0]
     wanted = (element, (size, other) if letters[0] == "L" else (other, size))
@@ -168,7 +170,7 @@ def _eigen_form(element: str, real: str, call: Instruction, shape: Shape) -> For
     vectors, line = (WHOLES.get(element, element), (size, size)), (element, (size,))
     values = [line] if element != real else [line, line]
     return Form([(element, (size, size))], [*values, vectors, vectors], "".join(jobs)) \
-        if size == columns and None not in jobs else None
+        if size == columns and all_known(jobs) else None
 
 
 def _tridiagonal_form(element: str, given: Sequence[Shape]) -> Form | None:
@@ -239,7 +241,9 @@ def _work(call: Call) -> tuple[int, int, int]:
         count = [ctypes.c_int(call.other)] if call.routine == "orgqr" else []
         arguments = [rows, columns, *count, unused, rows, unused, work, minus_one]
     place = list(ROUTINES).index(call.routine) * 4 + "sdcz".index(call.letter)
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(arguments) + 1))(_addresses()[place])
+    addresses = _addresses()
+    assert addresses is not None                # as _call_of has checked
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(arguments) + 1))(addresses[place])
     function(*(ctypes.addressof(a) for a in (*arguments, info)))
     real_sizes = {"gees": call.rows, "geev": 2 * call.rows, "gesvd": 5 * small}
     if call.routine in real_sizes:
@@ -285,9 +289,11 @@ def _capsule_pointer(capsule, name: bytes) -> int:
     return function(capsule, name)
 
 
-def bind_functions(library: ctypes.CDLL) -> None:
+def bind_functions(library: Any) -> None:
     """Fill in the addresses that a program calls. Raises RunError if SciPy was removed since it was compiled."""
     addresses = _addresses()
     if addresses is None:
         raise RunError("this program calls LAPACK through SciPy, which is not installed", hint="pip install scipy")
-    (ctypes.c_void_p * len(addresses)).in_dll(library, "hloc_lapack_table")[:] = addresses
+    table = (ctypes.c_void_p * len(addresses)).in_dll(library, "hloc_lapack_table")
+    for place, address in enumerate(addresses):
+        table[place] = address

@@ -108,7 +108,9 @@ def view(address: int | None, size: int) -> np.ndarray:
     """Bytes of C's."""
     if not size:
         return np.empty(0, np.uint8)
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+    assert address is not None
+    block: Any = (ctypes.c_uint8 * size).from_address(address)
+    return np.frombuffer(block, np.uint8)
 
 
 def share_of(count: int, own: int, members: int) -> int:
@@ -120,7 +122,8 @@ class MpiCommunicator:
     """error is what a callback raised, for the run's own error."""
 
     def __init__(self, device: MpiDevice, library):
-        self.device, self.library, self.raised = device, library, None
+        self.device, self.library = device, library
+        self.raised: BaseException | None = None
         self.bytes = device.mpi.BYTE
         self.known: dict[tuple[bytes, int], What] = {}
         self.program = b""                                       # the digest of the one that runs
@@ -131,7 +134,7 @@ class MpiCommunicator:
         self.callbacks = {**starts, "done": Done(self._done), "begin": Begin(self._begin),
                           "failed": Failed(lambda _: None), "message": Message(lambda _: b"a collective failed")}
         self.table = Table(VERSION, device.number, device.count, *(
-            ctypes.cast(self.callbacks[name], ctypes.c_void_p) for name, _ in Table._fields_[3:]))
+            ctypes.cast(self.callbacks[field[0]], ctypes.c_void_p) for field in Table._fields_[3:]))
         self.address = ctypes.addressof(self.table)
 
     def error(self, code: int) -> BaseException:
@@ -141,7 +144,7 @@ class MpiCommunicator:
 
     # -- called from C -----------------------------------------------------------------------------------------------
 
-    def _safely(self, start: Callable[..., Requests | None]) -> Callable[..., int]:
+    def _safely(self, start: Callable[..., Requests]) -> Callable[..., int]:
         """A function for C. What it raises is kept for `error`."""
         def begun(_self: int, address: int, given, made) -> int:
             try:

@@ -43,6 +43,7 @@ class Collectives:
             blocks = self.blocks.setdefault(step.blocks, f"blocks{len(self.blocks)}")
             groups = self.groups.setdefault(step.groups, f"groups{len(self.groups)}")
             pairs = self.pairs.setdefault(step.pairs, f"pairs{len(self.pairs)}")
+            assert step.instruction is not None             # of a plan that was not saved
             shown = c_string(f"{step.kind} %{step.instruction.name}"[:LONGEST_NAME])
             kind = f"HLOC_{FUNCTIONS[step.kind].upper()}"
             self.rows[key] = f"{{{kind}, {step.number}, {len(step.blocks)}, {shown}, {blocks}, {groups}, {pairs}}}"

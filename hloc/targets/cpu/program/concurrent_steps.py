@@ -29,12 +29,12 @@ def grouped(steps: Iterable[Step], program: Program, machine: Machine) -> Iterat
     """The steps with independent small launches together."""
     group: list[Launch] = []
     for step in steps:
-        joins = isinstance(step, Launch) and _is_small(program.kernels[step.kernel], machine)
-        if group and not (joins and len(group) < MOST_CONCURRENT and _is_independent(step, group, program)):
+        small = step if isinstance(step, Launch) and _is_small(program.kernels[step.kernel], machine) else None
+        if group and not (small and len(group) < MOST_CONCURRENT and _is_independent(small, group, program)):
             yield from _finished(group, program, machine)
             group = []
-        if joins:
-            group.append(step)
+        if small:
+            group.append(small)
         else:
             yield step
     yield from _finished(group, program, machine)

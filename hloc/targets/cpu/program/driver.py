@@ -12,13 +12,13 @@ each ran, and the iterations of loops.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hloc.errors import HlocError
-from hloc.kernels.ir import Tile
+from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import (
     FLAG_BYTES,
     Branch,
@@ -106,9 +106,10 @@ class Driver:
         return ", ".join(f"base{self.base(r)} + {r.offset}" if r.offset else f"base{self.base(r)}" for r in refs)
 
     def steps(self, steps: tuple[Step, ...], indent: int) -> None:
-        write = {Launch: self.launch, Copy: self.copy, WhileLoop: self.while_loop, Branch: self.branch,
-                 HostCall: self.host_call, ConcurrentLaunches: self.concurrent_launches, Collective: self.collective,
-                 DeviceNumber: self.device_number}
+        write: dict[type, Callable[[Any, int], None]] = {
+            Launch: self.launch, Copy: self.copy, WhileLoop: self.while_loop, Branch: self.branch,
+            HostCall: self.host_call, ConcurrentLaunches: self.concurrent_launches, Collective: self.collective,
+            DeviceNumber: self.device_number}
         for step in steps if self.timed is not None else grouped(steps, self.program, self.machine):
             write[type(step)](step, indent)
             self.watch(step, indent)
@@ -125,7 +126,7 @@ class Driver:
         self.line(1, "}")
         self.timed = timed
 
-    def watch(self, step: Step, indent: int) -> None:
+    def watch(self, step: Step | ConcurrentLaunches, indent: int) -> None:
         """Check for signals if a step may have been interrupted by one, or some time has passed."""
         launched = step.launches if isinstance(step, ConcurrentLaunches) else \
             (step,) if isinstance(step, Launch) else ()
@@ -175,7 +176,9 @@ class Driver:
         """Parallel launches; a timed driver runs them one by one."""
         first = len(self.jobs)
         for step in group.launches:
-            extent, name = extent_of(self.program.kernels[step.kernel]), self.names[step.kernel]
+            kernel, name = self.program.kernels[step.kernel], self.names[step.kernel]
+            assert isinstance(kernel, Kernel)               # `grouped` joins no others
+            extent = extent_of(kernel)
             self.jobs.append(f"{{{name}, {extent}, {self.rows(step.arguments)}, {len(step.arguments)}}}")
         self.line(indent, f"hloc_launch_concurrently(jobs + {first}, {len(group.launches)}, {group.grain}, bases);")
 
@@ -325,9 +328,9 @@ class Driver:
                         else f"void {name}(void *const *buffers, long begin, long end);"
                         for kernel, name in zip(self.program.kernels, self.names) if name not in self.inlined]
         rows = [f"{{{base}, {offset}}}" for base, offset in self.refs] or ["{0, 0}"]
-        table = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
+        listed = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
         names_refs = any("refs + " in line for line in (*self.lines, *self.jobs))
-        table = [f"static const hloc_ref refs[] = {{\n  {table}\n}};", ""] if names_refs else []
+        table = [f"static const hloc_ref refs[] = {{\n  {listed}\n}};", ""] if names_refs else []
         most = max((len(k.buffers) for k in self.program.kernels), default=1)
         called = [*self.host_calls, *self.lapack_calls.values()]
         most = max([most + bool(self.program.held)] + [len(c.arguments) + len(c.results) for c in called]

@@ -21,7 +21,7 @@ LONGEST_PIECE_SECONDS = 20e-3      # after each the pool checks whether to stop
 def extent_of(kernel: Kernel) -> int:
     """Iterations of the kernel's PARALLEL loop; 1 without one."""
     loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
-    return loop.extent if loop else 1
+    return loop.trip_count if loop else 1
 
 
 def seconds_of(cost: Cost, machine: Machine) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, If, Kernel, Let, Stmt, Var, While
@@ -23,6 +23,9 @@ UNKNOWN_TRIPS = 1_000
 
 class InterruptCheck(NamedTuple):
     """Leave the kernel where its run has been told to stop."""
+
+
+CHECK: Any = InterruptCheck()      # no statement of the loop IR: loops hold it from here to the printer only
 
 
 def with_interrupt_checks(kernel: Kernel) -> Kernel:
@@ -46,7 +49,7 @@ def _with_checks(s: For | While | If) -> Stmt:
     if isinstance(s, For) and s.kind == PARALLEL:
         return s
     if once >= OFTEN or isinstance(s, While):
-        return s._replace(body=(InterruptCheck(), *s.body))
+        return s._replace(body=(CHECK, *s.body))
     return in_blocks(s, LONG // once)
 
 
@@ -60,7 +63,7 @@ def in_blocks(s: For, block: int) -> For:
     loop = For(inside.name, Apply("minimum", (left, Const(block, INDEX)), INDEX), s.kind,
                (Let(s.name, index_apply("add", first, inside)), *s.body), s.lanes)
     count = math.ceil(s.extent / block) if isinstance(s.extent, int) else blocks
-    return For(start.name, count, SERIAL, (InterruptCheck(), loop))
+    return For(start.name, count, SERIAL, (CHECK, loop))
 
 
 def work(body: Sequence[Stmt]) -> int:

@@ -88,7 +88,8 @@ class Sources:
             return [_unit(self.kernels, [driver], self.inlined)]
         count = max(min(UNITS_PER_CORE * cores, total // (2 * UNIT_COST) + 1), min(cores, total // least + 1))
         count = max(1, min(count, len(self.kernels)))
-        loads, parts = [0.0] * count, [[] for _ in range(count)]
+        loads = [0.0] * count
+        parts: list[list[CFunction]] = [[] for _ in range(count)]
         joins = driver_cost(driver) <= LONG_DRIVER_COST
         if joins:
             loads[0] += driver_cost(driver)

@@ -5,7 +5,7 @@ the C code. Missing spatial dimensions come first, as in hloc_conv_args.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
     """The arguments of one batch group; strides are settled if the type has several algorithms."""
     unused, groups = 3 - len(given["window"]), given["batch_groups"]
 
-    def three(values: tuple, filler: int) -> tuple:
+    def three(values: Sequence, filler: int) -> tuple:
         return (filler,) * unused + tuple(values)
     _, x_n, x_c, *x_s = given["lhs"]
     _, w_i, w_o, *w_s = given["rhs"]

@@ -4,6 +4,7 @@ In: a Tile of the library kernel "convolution". Out: a Scratch (slots.py). Names
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd, prod
 
 from hloc.ir import ELEMENT_TYPES
@@ -235,7 +236,7 @@ def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratc
     return found
 
 
-def generic_products(given: dict, has_epilogue: bool, machine: Machine) -> list[Product]:
+def generic_products(given: Mapping, has_epilogue: bool, machine: Machine) -> list[Product]:
     """The matmuls of a convolution of a type without a library kernel; parameters as in
     hloc/kernels/products/convolution.py."""
     return _generic_products(arguments(given, has_epilogue), given["types"], machine)[0]

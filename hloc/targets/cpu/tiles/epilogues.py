@@ -225,9 +225,9 @@ def _plus(a: Expr, b: Expr) -> Expr:
 def _named(value: Expr, sizes: dict[int, str]) -> Expr:
     """An expression with its large INDEX constants as variables; `sizes` collects them."""
     if isinstance(value, Const):
-        if value.type != INDEX or abs(value.value) <= SMALL:
+        if value.type != INDEX or abs(value.integer) <= SMALL:
             return value
-        return Var(sizes.setdefault(value.value, f"n{len(sizes)}"), INDEX)
+        return Var(sizes.setdefault(value.integer, f"n{len(sizes)}"), INDEX)
     if isinstance(value, Apply) and value.op == SUM:
         terms, constant = sum_parts(value)
         whole = _named(Const(constant, INDEX), sizes)

@@ -46,7 +46,7 @@ def score_of(tile: Tile) -> Score | None:
     sizes: dict[int, str] = {}
     statements = with_names(tile.epilogue, sizes)
     mask = mask_of(statements)
-    used = [s for s in statements[:-1] if mask and is_needed(s, statements, mask[0])]
+    used = [s for s in statements[:-1] if mask and isinstance(s, Let) and is_needed(s, statements, mask[0])]
     head = ["  void *const *buffers = given[0];",
             *(f"  const long {name} = ((const long *)given[1])[{n}];" for n, name in enumerate(sizes.values())),
             *buffer_declarations(tile.buffers)[OPERANDS:-1], "  (void)batch, (void)buffers;"]

@@ -144,6 +144,7 @@ def _element(s: str, types: list[str]) -> str:
 
 def _less(s: str, tile: Tile, types: list[str], printer: StatementPrinter) -> str:
     """The module's comparator over two elements."""
+    assert tile.comparator is not None
     names, statements, result = tile.comparator
     lets = [f"  const {c_type(t)} {name} = {'a' if n % 2 == 0 else 'b'}->v{n // 2}; (void){name};"
             for n, (name, t) in enumerate(names)]

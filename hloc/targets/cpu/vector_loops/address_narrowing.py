@@ -56,7 +56,7 @@ def _changed(expr: Expr, small: frozenset[str], data: dict[str, Expr]) -> Expr:
 def _narrow(expr: Expr) -> Expr:
     """The low 32 bits of a position."""
     if isinstance(expr, Const):
-        return Const((expr.value + (1 << 31)) % (1 << 32) - (1 << 31), "s32")
+        return Const((expr.integer + (1 << 31)) % (1 << 32) - (1 << 31), "s32")
     if isinstance(expr, Apply) and expr.op == SUM:
         *factors, constant = expr.immediate
         terms = [_times(_narrow(atom), abs(factor)) for atom, factor in zip(expr.arguments, factors)]

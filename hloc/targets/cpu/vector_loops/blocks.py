@@ -31,7 +31,7 @@ def over_blocks(loop: For, arrays: Mapping[str, str], loops: Iterable[Stmt]) -> 
     """The arrays, by name and element type, and the loops; inside a loop over blocks if more than one is needed. The
     counters of the loops are lanes, with any name."""
     count = loop.extent
-    locals = [Local(name, type, count if is_short(loop) else BLOCK) for name, type in arrays.items()]
+    locals = [Local(name, type, loop.trip_count if is_short(loop) else BLOCK) for name, type in arrays.items()]
     if is_short(loop):
         return (*locals, *(_within(loop, s, None, count) for s in loops))
     total = Const(count, INDEX) if isinstance(count, int) else count
@@ -41,8 +41,8 @@ def over_blocks(loop: For, arrays: Mapping[str, str], loops: Iterable[Stmt]) -> 
     left: int | Expr = BLOCK
     if not isinstance(count, int) or count % BLOCK:
         left = Apply("minimum", (Const(BLOCK, INDEX), index_apply("subtract", total, start)), INDEX)
-    blocks = index_apply("divide", index_apply("add", total, Const(BLOCK - 1, INDEX)), Const(BLOCK, INDEX))
-    blocks = -(-count // BLOCK) if isinstance(count, int) else blocks
+    rounded = index_apply("divide", index_apply("add", total, Const(BLOCK - 1, INDEX)), Const(BLOCK, INDEX))
+    blocks = -(-count // BLOCK) if isinstance(count, int) else rounded
     return (For(f"{loop.name}_block", blocks, SERIAL, (*locals, first,
                                                                 *(_within(loop, s, start, left) for s in loops))),)
 

@@ -39,6 +39,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeGuard
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
@@ -62,7 +63,17 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import assigned, expressions, parts, walk, with_expressions, with_parts, with_vector_loops
+from hloc.kernels.walks import (
+    S,
+    assigned,
+    expressions,
+    operation,
+    parts,
+    walk,
+    with_expressions,
+    with_parts,
+    with_vector_loops,
+)
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
 
@@ -87,9 +98,10 @@ LARGEST_DIVISOR = {"f32": 2.0**126, "f64": 2.0**1022}       # of constants whose
 
 def _far(call: Store) -> Store:
     """The call of a function of complex numbers that its loops share."""
-    if call.value.op not in NEAR.get(call.value.type, ()) or call.value.type == "f64":
+    value = operation(call.value)
+    if value.op not in NEAR.get(value.type, ()) or value.type == "f64":
         return call
-    return call._replace(value=call.value._replace(op=f"{call.value.op}_far"))
+    return call._replace(value=value._replace(op=f"{value.op}_far"))
 
 
 def is_called(expr: Expr) -> bool:
@@ -114,7 +126,7 @@ def is_remainder(expr: Expr) -> bool:
         and not (isinstance(expr.arguments[1], Const) and abs(expr.arguments[1].value) > LARGEST_DIVISOR[expr.type])
 
 
-def is_function(expr: Expr) -> bool:
+def is_function(expr: Expr) -> TypeGuard[Apply]:
     """Whether this is a function of many instructions, each of which depends on the one before."""
     return isinstance(expr, Apply) and expr.op in HEAVY and expr.type in FLOATS
 
@@ -134,7 +146,7 @@ def is_data(expr: Expr, named: Mapping[str, Expr]) -> bool:
                for e in parts([expr]))
 
 
-def is_mask(expr: Expr) -> bool:
+def is_mask(expr: Expr) -> TypeGuard[Load]:
     return isinstance(expr, Load) and expr.type == "pred"
 
 
@@ -203,7 +215,7 @@ class _Cut:
         self.masks = {mask: f"{self.prefix}_m{n}" for n, mask in enumerate(masks)}
         return self.in_blocks(self.cut())
 
-    def is_called(self, expr: Expr) -> bool:
+    def is_called(self, expr: Expr) -> TypeGuard[Apply | Load]:
         return is_called(expr) or expr in self.gathers or expr in self.stages or expr in self.divisions
 
     def inner_functions(self, everything: list[Expr]) -> set[Expr]:
@@ -211,7 +223,7 @@ class _Cut:
         several vectors."""
         if isinstance(self.loop.extent, int) and self.loop.extent < SHORTEST_STAGES:
             return set()
-        functions = {e for e in everything if is_function(e) and not is_called(e)}
+        functions: set[Expr] = {e for e in everything if is_function(e) and not is_called(e)}
         before = self.computed([a for e in everything if is_function(e) for a in e.arguments], set())
         found = functions & before
         if found or len({e for e in everything if is_rounding(e)}) < MANY_ROUNDINGS:
@@ -221,7 +233,8 @@ class _Cut:
 
     def computed(self, values: Iterable[Expr], known: set[Expr]) -> set[Expr]:
         """All operations that the values need, except those needed by `known` ones."""
-        stack, found, named = list(values), set(), set()
+        stack, named = list(values), set()
+        found: set[Expr] = set()
         while stack:
             e = stack.pop()
             if e in known or e in found:
@@ -277,11 +290,12 @@ class _Cut:
             return False
         changing = assigned(self.loop.body)
         guarded = {c for e in inside if isinstance(e, Apply) and e.op == "select" for c in parts(e.arguments[1:])}
-        for load in filter(lambda e: e in self.gathers or self.has_masks and is_mask(e), inside):
-            if load.buffer in stored or load in guarded:
+        for load in inside:
+            if isinstance(load, Load) and (load in self.gathers or self.has_masks and is_mask(load)) \
+                    and (load.buffer in stored or load in guarded):
                 return False
-        for call in filter(self.is_called, inside):
-            for e in parts(arguments_of(call)):
+        for call in inside:
+            for e in parts(arguments_of(call)) if self.is_called(call) else ():
                 if isinstance(e, Load) and (e.buffer in stored or call in guarded) \
                         or isinstance(e, Var) and e.name in changing:
                     return False
@@ -316,7 +330,7 @@ class _Cut:
             stores = tuple(Store(self.array(a), self.place, self.value(a)) for a in arguments)
             stores += tuple(Store(results[c], self.place, self.value(c)) for c in results if c in self.stages)
             made.append(For(self.counter, self.loop.extent, VECTOR, (*self.needed(stores), *stores)))
-            loads = {a: Load(self.arrays[a], self.place, a.type) for a in arguments}
+            loads: dict[Expr, Expr] = {a: Load(self.arrays[a], self.place, a.type) for a in arguments}
             self.results.update(results)
             made += self.made([with_arguments(c, tuple(loads.get(a, a) for a in arguments_of(c))) for c in calls],
                               [self.results[c] for c in calls])
@@ -327,14 +341,16 @@ class _Cut:
         """The loop that makes the calls; if there are two forms, the fast one comes first."""
         exact = [Store(name, self.place, call) for call, name in zip(calls, names)]
         near = [s for s in exact if has_near(s.value)]
+        fast = [(s, operation(s.value)) for s in near]
         serial = tuple(s for s in exact if s not in near)
         loops: tuple[Stmt, ...] = (For(self.counter, self.loop.extent, SERIAL, serial),) if serial else ()
         if not near:
             return loops
         type = "s64" if all(s.value.type in ("f64", "c128") for s in near) else "s32"       # no narrower lanes
         far, zero, one = Var(f"{near[0].buffer}_far", type), Const(0, type), Const(1, type)
-        is_near = [Apply(f"{s.value.op}_is_near", s.value.arguments, "pred") for s in near]
-        quick = (*(s._replace(value=s.value._replace(op=f"{s.value.op}_near")) for s in near),
+        is_near = [Apply(f"{call.op}_is_near", call.arguments, "pred") for _, call in fast]
+        quick: tuple[Stmt, ...] = (
+                 *(s._replace(value=call._replace(op=f"{call.op}_near")) for s, call in fast),
                  *(Assign(far.name, Apply("or", (far, Apply("select", (e, zero, one), type)), type)) for e in is_near))
         start = Mutable(far.name, zero, "or")
         return (*loops, start, For(self.counter, self.loop.extent, VECTOR, quick),
@@ -369,9 +385,7 @@ class _Cut:
                     stack.append(self.value(self.named[e.name]))
         return tuple(self.changed(s) for s in self.loop.body if isinstance(s, Let) and s.name in names)
 
-    def changed(self, s: Stmt) -> Stmt:
-        if isinstance(s, Store):
-            return Store(s.buffer, self.value(s.position), self.value(s.value))
+    def changed(self, s: S) -> S:
         return with_expressions(s, self.value)
 
     def value(self, expr: Expr) -> Expr:

@@ -5,7 +5,9 @@ In: a kernel's statements. Out: C text, and the headers to include for its calls
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
+from typing import ClassVar
 
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Const, For, Let, Var
@@ -65,4 +67,5 @@ class RowPrinter(StatementPrinter):
         return tuple(header for header in dict.fromkeys(HEADERS.values())
                      if any(HEADERS.get(name) == header for name in self.calls))
 
-    WRITERS = {**StatementPrinter.WRITERS, For: loop, InterruptCheck: stop}
+    WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
+        **StatementPrinter.WRITERS, For: loop, InterruptCheck: stop}

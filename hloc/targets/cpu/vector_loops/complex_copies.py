@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from hloc.kernels.ir import Apply, Const, Expr, Kernel, Load, Local, Stmt, Var
+from hloc.kernels.ir import Apply, Const, Expr, For, If, Kernel, Load, Local, Stmt, Var, While
 from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
 from hloc.machine import Machine
 
@@ -48,6 +48,7 @@ def _with_arrays(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     def one(s: Stmt) -> Stmt:
         if isinstance(s, Local):
             return s._replace(type=WHOLE) if s.type == PAIR else s
-        return s._replace(**{name: _with_arrays(getattr(s, name)) for name in ("body", "then", "otherwise")
-                             if hasattr(s, name)})
+        if isinstance(s, If):
+            return s._replace(then=_with_arrays(s.then), otherwise=_with_arrays(s.otherwise))
+        return s._replace(body=_with_arrays(s.body)) if isinstance(s, (For, While)) else s
     return tuple(map(one, statements))

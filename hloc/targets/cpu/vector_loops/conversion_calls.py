@@ -10,7 +10,7 @@ from hloc.kernels.affine import Along, affine
 from hloc.kernels.ir import VECTOR, Apply, For, Load, Store
 from hloc.targets.c_expressions import Call, ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copies import pointer
-from hloc.targets.cpu.vector_loops.half_rounding_groups import is_rounding
+from hloc.targets.cpu.vector_loops.half_rounding_groups import rounded_by
 
 FUNCTIONS = {("f16", "f32"): "widen_row_f16", ("f32", "f16"): "narrow_row_f16"}
 ROUNDING = "round_row_f16"
@@ -22,10 +22,9 @@ def row_call(loop: For, printer: ExpressionPrinter) -> Call | None:
     store = loop.body[0] if loop.kind == VECTOR and len(loop.body) == 1 else None
     if not isinstance(store, Store) or not isinstance(store.value, Apply) or store.value.op != "convert":
         return None
-    load, library_kernel = store.value.arguments[0], None
-    if is_rounding(store.value):
-        load, library_kernel = load.arguments[0], ROUNDING
-    library_kernel = library_kernel or FUNCTIONS.get((load.type, store.value.type))
+    exact = rounded_by(store.value)
+    load = exact if exact is not None else store.value.arguments[0]
+    library_kernel = ROUNDING if exact is not None else FUNCTIONS.get((load.type, store.value.type))
     if library_kernel is None or not isinstance(load, Load):
         return None
     along = Along(loop)

@@ -8,15 +8,22 @@ into calls.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import INDEX, Const, Expr, For, Let, Load, Stmt, Store
 from hloc.targets.c_expressions import ExpressionPrinter
 
 
-def is_copy(s: Stmt | None) -> bool:
+def is_copy(s: Stmt | None) -> TypeGuard[Store]:
     """Whether a statement only moves an element to another buffer."""
     return isinstance(s, Store) and isinstance(s.value, Load) and s.buffer != s.value.buffer
+
+
+def copied_by(s: Store) -> Load:
+    """The element that a copy moves."""
+    assert isinstance(s.value, Load)
+    return s.value
 
 
 def named_positions(statements: Sequence[Stmt]) -> dict[str, Affine] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hloc.kernels.intervals import Known, interval, with_intervals
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, If, Kernel, Stmt
-from hloc.kernels.walks import with_expressions, with_parts
+from hloc.kernels.walks import operation, with_expressions, with_parts
 from hloc.machine import Machine
 
 
@@ -34,6 +34,6 @@ def _narrow(expr: Expr, known: Known) -> Expr:
         range_of = interval(expr.arguments[0], known)
         if range_of and range_of[0] >= 0:
             divisor = Const(expr.arguments[1].value, "u32")
-            narrow = Apply(expr.op, (Apply("convert", inner.arguments[:1], "u32"), divisor), "u32")
+            narrow = Apply(expr.op, (Apply("convert", operation(inner).arguments[:1], "u32"), divisor), "u32")
             return Apply("convert", (narrow,), INDEX)
     return inner

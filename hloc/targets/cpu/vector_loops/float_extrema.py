@@ -12,7 +12,7 @@ instead of maxima or minima of f32.
 from __future__ import annotations
 
 from hloc.kernels.ir import VECTOR, Apply, Assign, Const, For, If, Kernel, Mutable, Stmt, Var, While
-from hloc.kernels.walks import expressions, parts, walk
+from hloc.kernels.walks import expressions, operation, parts, walk
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.narrow_extrema import EXTREMA, SHORTEST
 
@@ -37,7 +37,8 @@ def _with_float_keys(s: Stmt) -> tuple[Stmt, ...]:
 def _keyed_loop(loop: For) -> tuple[Stmt, ...]:
     """A VECTOR loop that accumulates f32 extrema as keys; the keys are combined with the accumulators after it."""
     is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
-    updates = {} if is_short else {s.name: s.value for s in loop.body if isinstance(s, Assign) and _is_extremum(s)}
+    updates = {} if is_short else {s.name: operation(s.value) for s in loop.body
+                                   if isinstance(s, Assign) and _is_extremum(s)}
     before, after, changed = [], [], {}
     for name, value in updates.items():
         own, key = Var(name, "f32"), Var(f"{name}_key_{loop.name}", "s32")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from hloc.kernels.ir import (
     INDEX,
@@ -41,7 +42,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import assigned, expressions, parts, with_expressions, with_parts
+from hloc.kernels.walks import assigned, expressions, operation, parts, with_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.blocks import lane_of, over_blocks
 from hloc.targets.functions import functions_in, is_called, with_calls
@@ -141,7 +142,7 @@ class _Rows:
                 return False
             guarded = {load for e in inside if isinstance(e, Apply) and e.op == "select"
                        for load in parts(e.arguments[1:]) if isinstance(load, Load)}
-            s = with_expressions(s, lambda e, guarded=guarded: self.named(e, guarded, names))
+            s = with_expressions(s, partial(self.named, guarded=guarded, names=names))
             if isinstance(s, Let) and not is_late:
                 self.values[s.name] = s.value
                 continue
@@ -159,7 +160,7 @@ class _Rows:
         if isinstance(value, Var):
             return value
         expr = with_parts(expr, lambda e: self.named(e, guarded, names))
-        call = expr if is_called(expr) else _rounding(expr)
+        call: Apply | None = expr if is_called(expr) else _rounding(expr)
         if call is None or any(e in guarded for e in parts([expr])):
             return expr
         expr = call._replace(arguments=tuple(map(self.argument, call.arguments)))
@@ -208,7 +209,10 @@ class _Rows:
         users = dict.fromkeys(self.values, 0)
         for name in itertools.chain(self.read_last(), *self.needs.values()):
             users[name] += 1
-        before, pending, waiting, done = [], [], set(), set()      # of this step; pending results; all
+        before: list[str] = []                                     # of this step
+        pending: list[str] = []                                    # results
+        waiting: set[str] = set()
+        done: set[str] = set()
 
         def flush() -> None:
             self.steps.append((list(before), list(pending)))
@@ -311,7 +315,7 @@ class _Rows:
         return Apply("compare_ne", (load, Const(0, "s32")), "pred") if is_pred else load
 
     def call(self, name: str) -> Store:
-        call = self.values[name]
+        call = operation(self.values[name])
         arguments = tuple(self.from_row(a.name) if isinstance(a, Var) and a.name in self.values else a
                           for a in call.arguments)
         return Store(self.row(name), self.lane, call._replace(op=ROW + call.op, arguments=arguments))

@@ -27,6 +27,7 @@ from hloc.kernels.ir import (
     SERIAL,
     VECTOR,
     Apply,
+    Buffer,
     Const,
     Expr,
     For,
@@ -41,11 +42,20 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.operations import HEAVY
-from hloc.kernels.walks import assigned, expressions, parts, walk, with_all_expressions, with_expressions, with_parts
+from hloc.kernels.walks import (
+    assigned,
+    expressions,
+    operation,
+    parts,
+    walk,
+    with_all_expressions,
+    with_expressions,
+    with_parts,
+)
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter
 from hloc.targets.cpu.vector_loops.conversion_calls import row_call
-from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, whole_groups
+from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, rounded_by, whole_groups
 
 BLOCK = 256                     # elements: several Local arrays of this size fit into the L1 cache
 LONG_BLOCK, FEW_ARRAYS = 2048, 2
@@ -57,7 +67,7 @@ FEW_ROUNDINGS = 4               # of a loop that may be emitted twice
 
 def half_conversion(kernel: Kernel, machine: Machine) -> Kernel:
     """The kernel with its f16 converted by rows."""
-    arrays = [*kernel.buffers, *(s for s in walk(kernel.body) if isinstance(s, Local))]
+    arrays: list[Buffer | Local] = [*kernel.buffers, *(s for s in walk(kernel.body) if isinstance(s, Local))]
     halves = frozenset(a.name for a in arrays if a.type == "f16")
     return kernel._replace(body=_statements(kernel.body, halves)) if halves else kernel
 
@@ -108,7 +118,7 @@ def _by_instructions(expr: Expr) -> Expr:
     if not isinstance(expr, Apply) or expr.op != "convert":
         return changed
     op = {("f16", "f32"): "widen", ("f32", "f16"): "narrow"}.get((expr.arguments[0].type, expr.type))
-    return changed._replace(op=op) if op else changed
+    return operation(changed)._replace(op=op) if op else changed
 
 
 def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -120,16 +130,17 @@ def _converted_where_stored(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     read = [e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name in named]
     only = {name for name in named if read.count(name) == stored.count(Var(name, "f16"))}
 
-    widened = {s.name: s.value.arguments[0] for s in body if isinstance(s, Let)
-               and _is_conversion(s.value, "f16", "f32") and isinstance(s.value.arguments[0], Load)}
-    moved = {s.name: widened[s.value.arguments[0].name] for s in body if isinstance(s, Let) and s.name in only
-             and isinstance(s.value.arguments[0], Var) and s.value.arguments[0].name in widened}
+    widened = {s.name: inner for s in body if isinstance(s, Let)
+               and isinstance(inner := _converted(s.value, "f16", "f32"), Load)}
+    exact = {s.name: operation(s.value).arguments[0] for s in body if isinstance(s, Let) and s.name in only}
+    moved = {name: widened[value.name] for name, value in exact.items()
+             if isinstance(value, Var) and value.name in widened}
 
     def change(s: Stmt) -> Stmt:
         if isinstance(s, Let) and s.name in moved:
             return Let(s.name, moved[s.name])
         if isinstance(s, Let) and s.name in only:
-            return Let(s.name, s.value.arguments[0])
+            return Let(s.name, exact[s.name])
         if isinstance(s, Store) and isinstance(s.value, Var) and s.value.name in only and s.value.name not in moved:
             return s._replace(value=Apply("convert", (Var(s.value.name, "f32"),), "f16"))
         return s
@@ -140,9 +151,10 @@ def _with_first_store_computed(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body whose first store contains the value itself, if its name is read nowhere else: the row that it goes to
     then needs no rounding, as narrowing rounds. Later stores may change the operands of the value."""
     first = next((s for s in body if isinstance(s, Store)), None)
-    if first is None or not _is_conversion(first.value, "f32", "f16") or not isinstance(first.value.arguments[0], Var):
+    exact = _converted(first.value, "f32", "f16") if first is not None else None
+    if not isinstance(exact, Var):
         return body
-    name = first.value.arguments[0].name
+    name = exact.name
     reads = [e for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var) and e.name == name]
     value = next((s.value for s in body if isinstance(s, Let) and s.name == name), None)
     if value is None or len(reads) > 1:
@@ -152,7 +164,8 @@ def _with_first_store_computed(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _without_second_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body where each named f16 value has only one name."""
-    changing, first = assigned(body), {}
+    changing = assigned(body)
+    first: dict[str, Expr] = {}
 
     def renamed(expr: Expr) -> Expr:
         return first.get(expr.name, expr) if isinstance(expr, Var) else with_parts(expr, renamed)
@@ -170,19 +183,18 @@ def _widened_where_read(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     way."""
     read = [e for s in walk(body) for e in parts(expressions(s))]
     used = [e.name for e in read if isinstance(e, Var)]
-    widened = [e.arguments[0].name for e in read if _is_conversion(e, "f16", "f32") and isinstance(e.arguments[0], Var)]
+    widened = [inner.name for e in read if isinstance(inner := _converted(e, "f16", "f32"), Var)]
     names = {s.name for s in body if isinstance(s, Let) and isinstance(s.value, Load) and s.value.type == "f16"
              and used.count(s.name) == widened.count(s.name)}
 
     def in_f32(expr: Expr) -> Expr:
-        if _is_conversion(expr, "f16", "f32") and isinstance(expr.arguments[0], Var):
-            name = expr.arguments[0].name
-            return Var(name, "f32") if name in names else expr
+        inner = _converted(expr, "f16", "f32")
+        if isinstance(inner, Var):
+            return Var(inner.name, "f32") if inner.name in names else expr
         return with_parts(expr, in_f32)
 
     def named_in_f32(s: Stmt) -> Stmt:
-        of_f16 = isinstance(s, Let) and s.name in names
-        return Let(s.name, Apply("convert", (s.value,), "f32")) if of_f16 else s
+        return Let(s.name, Apply("convert", (s.value,), "f32")) if isinstance(s, Let) and s.name in names else s
     return with_all_expressions(map(named_in_f32, body), in_f32) if names else body
 
 
@@ -225,7 +237,8 @@ class _Loop:
         loads = [e for s in walk(self.loop.body) for e in parts(expressions(s)) if isinstance(e, Load)]
         for buffer in {buffer for buffer, _, _ in self.written}:
             rows = [row for row in (*self.written, *self.moved_to) if row[0] == buffer]
-            places = [(buffer, *(self.row_of(x.position) or ("", 0))) for x in (*stores, *loads) if x.buffer == buffer]
+            accesses: list[Store | Load] = [*stores, *loads]
+            places = [(buffer, *(self.row_of(x.position) or ("", 0))) for x in accesses if x.buffer == buffer]
             if any(place not in rows for place in places) or len({step for _, _, step in rows}) > 1:
                 return True
         return False
@@ -235,12 +248,13 @@ class _Loop:
         change the value before."""
         if not isinstance(s, Store) or s.buffer not in self.halves or not isinstance(s.value, (Const, Load)):
             return False
-        row, source = self.row_of(s.position), s.value
-        if isinstance(source, Load):
+        row, value = self.row_of(s.position), s.value
+        source: Const | tuple[str, Expr, int] | None = value if isinstance(value, Const) else None
+        if isinstance(value, Load):
             stored = {other.buffer for other in walk(self.loop.body) if isinstance(other, Store)}
-            is_read = source.buffer in self.halves - stored
-            from_row = self.row_of(source.position) if is_read else None
-            source = (source.buffer, *from_row) if from_row is not None else None
+            is_read = value.buffer in self.halves - stored
+            from_row = self.row_of(value.position) if is_read else None
+            source = (value.buffer, *from_row) if from_row is not None else None
         if row is None or row[1] == 1 or source is None:
             return False
         self.moved_to[(s.buffer, *row)] = source
@@ -248,19 +262,18 @@ class _Loop:
 
     def statement(self, s: Stmt) -> Stmt:
         """A statement of the body with rows in place of f16."""
-        if isinstance(s, Store) and s.buffer in self.halves and _is_conversion(s.value, "f32", "f16"):
+        value = _converted(s.value, "f32", "f16") if isinstance(s, Store) and s.buffer in self.halves else None
+        if isinstance(s, Store) and value is not None:
             row = self.row_of(s.position)
             if row is not None:
                 name = self.written.setdefault((s.buffer, *row), f"{self.loop.name}_narrow{len(self.written)}")
-                value = s.value.arguments[0]
-                value = value.arguments[0].arguments[0] if is_rounding(value) else value
-                return Store(name, Var(self.loop.name, INDEX), self.expression(value))
+                return Store(name, Var(self.loop.name, INDEX), self.expression(rounded_by(value) or value))
         return s if isinstance(s, If) else with_expressions(s, self.expression)
 
     def expression(self, expr: Expr) -> Expr:
         """An expression with widened rows; loads that a select may skip stay unchanged."""
-        if _is_conversion(expr, "f16", "f32") and isinstance(expr.arguments[0], Load):
-            load = expr.arguments[0]
+        load = _converted(expr, "f16", "f32")
+        if isinstance(load, Load):
             row = self.row_of(load.position) if load.buffer in self.halves else None
             if row is not None:
                 name = self.read.setdefault((load.buffer, *row), f"{self.loop.name}_wide{len(self.read)}")
@@ -290,22 +303,22 @@ class _Loop:
         rest = index_apply("subtract", extent, start)
         last = Let(f"{loop.name}_count", Apply("minimum", (Const(size, INDEX), rest), INDEX))
         is_even = isinstance(loop.extent, int) and loop.extent % size == 0
-        count = size if is_even else Var(last.name, INDEX)
+        count: int | Expr = size if is_even else Var(last.name, INDEX)
         blocks = index_apply("divide", index_apply("add", extent, Const(size - 1, INDEX)), Const(size, INDEX))
         moved = self.moved(body, start, place)
         inner = self.in_groups(start, place, count, moved) or self.pass_over(start, place, count, moved)
-        return (For(block, blocks.value if isinstance(blocks, Const) else blocks, SERIAL,
+        return (For(block, blocks.integer if isinstance(blocks, Const) else blocks, SERIAL,
                     (*(() if is_even else (last,)), *inner)),)
 
     def groups_and_rest(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The same in registers, except for a remainder that is not a whole group; none if that is too much code."""
         loop, roundings = self.loop, sum(is_rounding(e) for s in body for e in parts(expressions(s)))
-        whole = loop.extent // LANES * LANES
-        if self.changing or not 0 < whole < loop.extent or roundings > FEW_ROUNDINGS:
+        whole = loop.trip_count // LANES * LANES
+        if self.changing or not 0 < whole < loop.trip_count or roundings > FEW_ROUNDINGS:
             return ()
         start, place = Const(whole, INDEX), Var(f"{loop.name}_place", INDEX)
         groups = self.in_groups(Const(0, INDEX), Var(loop.name, INDEX), whole, body)
-        rest = self.pass_over(start, place, loop.extent - whole, self.moved(body, start, place))
+        rest = self.pass_over(start, place, loop.trip_count - whole, self.moved(body, start, place))
         return (*groups, *rest) if groups else ()
 
     def moved(self, body: tuple[Stmt, ...], start: Expr, place: Var) -> tuple[Stmt, ...]:
@@ -378,7 +391,14 @@ class _Loop:
 
 
 def _is_conversion(expr: Expr, source: str, target: str) -> bool:
-    return isinstance(expr, Apply) and expr.op == "convert" and expr.type == target and expr.arguments[0].type == source
+    return _converted(expr, source, target) is not None
+
+
+def _converted(expr: Expr, source: str, target: str) -> Expr | None:
+    """The operand of a conversion from `source` to `target`; None for other expressions."""
+    if not isinstance(expr, Apply) or expr.op != "convert" or expr.type != target or expr.arguments[0].type != source:
+        return None
+    return expr.arguments[0]
 
 
 def _at(s: Stmt, arrays: frozenset[str], counter: Var, place: Var) -> Stmt:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.indexing import index_apply
@@ -39,7 +40,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import assigned, expressions, parts, walk, with_parts
+from hloc.kernels.walks import assigned, expressions, operation, parts, walk, with_parts
 from hloc.targets.cpu.vector_loops.reduction_tree import NEUTRAL, joined, term_of
 
 VECTOR_LANES = 16               # of f32 in the widest vectors
@@ -75,17 +76,22 @@ def in_groups(loop: For, rows: frozenset[str], size: int, around: Around | None 
 
 def is_rounding(expr: Expr) -> bool:
     """Whether this rounds to f16 and widens again."""
+    return rounded_by(expr) is not None
+
+
+def rounded_by(expr: Expr) -> Expr | None:
+    """The value that such an expression rounds; None for others."""
     inner = expr.arguments[0] if _converts(expr, "f32") else None
-    return inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32"
+    return inner.arguments[0] if inner is not None and _converts(inner, "f16") and inner.arguments[0].type == "f32" \
+        else None
 
 
 def has_groups(kernel: Kernel) -> bool:
     """Whether a kernel has loops over groups, whose arrays stay in registers only with vectors of a whole group."""
-    return any(isinstance(s, Store) and is_rounding(s.value) and isinstance(s.value.arguments[0].arguments[0], Load)
-               for s in walk(kernel.body))
+    return any(isinstance(s, Store) and isinstance(rounded_by(s.value), Load) for s in walk(kernel.body))
 
 
-def _converts(expr: Expr, target: str) -> bool:
+def _converts(expr: Expr, target: str) -> TypeGuard[Apply]:
     return isinstance(expr, Apply) and expr.op == "convert" and expr.type == target
 
 
@@ -110,7 +116,7 @@ class _Groups:
     arrays: dict[str, str] = field(default_factory=dict)
     locals: list[Local] = field(default_factory=list)
     totals: list[Local] = field(default_factory=list)
-    body: list[Stmt] = field(default_factory=list)
+    body: list[For] = field(default_factory=list)
     begin: list[Stmt] = field(default_factory=list)
     join: list[Stmt] = field(default_factory=list)
     behind: list[Stmt] = field(default_factory=list)
@@ -124,12 +130,13 @@ class _Groups:
             return ()
         for s in statements:
             self.statement(s)
-        if not self.around and not any(is_rounding(s.body[-1].value) for s in self.body):
+        last = [s.body[-1] for s in self.body]
+        if not self.around and not any(isinstance(s, Store) and is_rounding(s.value) for s in last):
             return ()
         before, after = self.around(self.first, self.lane, self.lanes) if self.around else ((), ())
         groups = self.groups(count)
         main = For(f"{self.loop.name}_group", groups, SERIAL, (*before, *self.locals, *self.body, *after))
-        rest = (For(self.loop.name, count, VECTOR, tuple(self.behind)),) if self.behind else ()
+        rest: tuple[For, ...] = (For(self.loop.name, count, VECTOR, tuple(self.behind)),) if self.behind else ()
         if self.cuts_rest:
             rest = (self.rest(groups, count),)
         return (*self.totals, *self.begin, main, *self.join, *rest)
@@ -166,14 +173,15 @@ class _Groups:
             self.let(s.name, self.value(s.value))
         elif isinstance(s, Store):
             self.store(s.buffer, self.lane if self.is_group(s.buffer) else self.value(s.position), s.value)
-        elif self.are_several and (term := term_of(s)) is not None:
+        elif isinstance(s, Assign) and self.are_several and (term := term_of(s)) is not None:
             self.add_by_lanes(s, term)
         else:
+            assert isinstance(s, Assign)                # as can_be_cut says
             self.behind.append(Assign(s.name, self.taken_in(s.value, assigned(self.loop.body))))
 
     def add_by_lanes(self, s: Assign, term: Expr) -> None:
         """Use one accumulator per lane for a sum or product, in registers during the loop over the groups."""
-        op, type = s.value.op, s.value.type
+        op, type = operation(s.value).op, s.value.type
         lanes = Load(f"{self.loop.name}_lanes{len(self.begin)}", self.lane, type)
         self.totals.append(Local(lanes.buffer, type, self.lanes))
         self.begin.append(self.along_lanes(Store(lanes.buffer, self.lane, Const(NEUTRAL[op], type))))
@@ -223,8 +231,8 @@ class _Groups:
         known = self.value(value) if isinstance(value, Var) else None
         if isinstance(known, Load) and known.buffer in self.own and buffer in self.rows:
             self.round(known, buffer, self.lane if position == self.lane else self.place)
-        elif is_rounding(value) and position in (self.lane, Var(self.loop.name, INDEX)):
-            inner = self.kept(self.value(value.arguments[0].arguments[0]))
+        elif (exact := rounded_by(value)) is not None and position in (self.lane, Var(self.loop.name, INDEX)):
+            inner = self.kept(self.value(exact))
             self.round(inner, buffer, self.lane if position == self.lane else self.place)
         else:
             self.emit(Store(buffer, position, self.value(value)))
@@ -281,8 +289,9 @@ class _Groups:
             return expr._replace(position=self.lane if self.is_group(expr.buffer) else self.value(expr.position))
         if not isinstance(expr, Apply):
             return expr
-        if is_rounding(expr):
-            return self.rounded(expr.arguments[0].arguments[0])
+        exact = rounded_by(expr)
+        if exact is not None:
+            return self.rounded(exact)
         if expr.op == "select" and not all(self.is_safe(a) for a in expr.arguments[1:]):
             condition, *choices = expr.arguments
             return expr._replace(arguments=(self.value(condition), *(self.named(c) for c in choices)))
@@ -294,7 +303,7 @@ class _Groups:
         if isinstance(value, Var) and isinstance(self.repeated.get(value.name), Load):
             value = self.repeated[value.name]
         base = self.base(value.position) if isinstance(value, Load) else None
-        if base is None:
+        if base is None or not isinstance(value, Load):
             array = self.kept(value)
             self.round(array, array.buffer, self.lane)
             return array
@@ -336,15 +345,15 @@ class _Groups:
         more = 0 if self.cuts_rest else self.lanes - 1
         if isinstance(count, int):
             return (count + more) // self.lanes
-        more = index_apply("add", count, Const(more, INDEX)) if more else count
-        return index_apply("divide", more, Const(self.lanes, INDEX))
+        rounded_up = index_apply("add", count, Const(more, INDEX)) if more else count
+        return index_apply("divide", rounded_up, Const(self.lanes, INDEX))
 
     def rest(self, groups: int | Expr, count: int | Expr) -> For:
         """The original loop, over the remainder after the whole groups."""
-        groups, count = (Const(n, INDEX) if isinstance(n, int) else n for n in (groups, count))
-        done, counter = index_apply("multiply", groups, Const(self.lanes, INDEX)), f"{self.loop.name}_rest"
+        whole, all_of_it = (Const(n, INDEX) if isinstance(n, int) else n for n in (groups, count))
+        done, counter = index_apply("multiply", whole, Const(self.lanes, INDEX)), f"{self.loop.name}_rest"
         place = Let(self.loop.name, index_apply("add", done, Var(counter, INDEX)))
-        extent = index_apply("subtract", count, done)
-        if all(isinstance(n, Const) for n in (groups, count)):
-            extent = count.value - groups.value * self.lanes
+        extent: int | Expr = index_apply("subtract", all_of_it, done)
+        if isinstance(whole, Const) and isinstance(all_of_it, Const):
+            extent = all_of_it.integer - whole.integer * self.lanes
         return For(counter, extent, VECTOR, (place, *self.loop.body))

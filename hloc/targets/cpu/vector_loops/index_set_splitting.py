@@ -38,7 +38,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import parts, walk, with_expressions, with_parts
+from hloc.kernels.walks import operation, parts, walk, with_expressions, with_parts
 from hloc.machine import Machine
 
 SHORTEST = 16               # minimum iterations of the longest part: shorter loops use masked lanes,
@@ -94,12 +94,11 @@ def _shortest(statements: list[Stmt]) -> int:
 def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
     """Two loops for one all of whose conditions compare with one boundary; none if they compare with more."""
     conditions = [s.condition for s in inside if isinstance(s, If)]
-    if not all(isinstance(c, Apply) for c in conditions):
+    asked = {(c.op, c.arguments) for c in conditions if isinstance(c, Apply)}
+    if not all(isinstance(c, Apply) for c in conditions) \
+            or sorted(op for op, _ in asked) != ["compare_ge", "compare_lt"] or len({of for _, of in asked}) != 1:
         return []
-    asked = {(c.op, *c.arguments) for c in conditions}
-    if sorted(op for op, *_ in asked) != ["compare_ge", "compare_lt"] or len({tuple(of) for _, *of in asked}) != 1:
-        return []
-    _, place, bound = asked.pop()
+    _, (place, bound) = asked.pop()
     along = Along(loop)
     still = along.start(place)
     if along.step(place) != 1 or isinstance(still, Const) or not isinstance(bound, Const):
@@ -117,7 +116,10 @@ def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:
     """The statements where each condition of this kind is true, and every other one is false."""
     result: list[Stmt] = []
     for s in statements:
-        result += _on_side(s.then if s.condition.op == op else s.otherwise, op) if isinstance(s, If) else [s]
+        if isinstance(s, If):
+            result += _on_side(s.then if operation(s.condition).op == op else s.otherwise, op)
+        else:
+            result.append(s)
     return tuple(result)
 
 
@@ -131,7 +133,7 @@ def _first_beyond(condition: Apply, name: str) -> int | None:
     if condition.op not in FIRST_BEYOND or condition.arguments[0] != Var(name, INDEX):
         return None
     bound = condition.arguments[1]
-    return int(bound.value) + FIRST_BEYOND[condition.op] if isinstance(bound, Const) else None
+    return bound.integer + FIRST_BEYOND[condition.op] if isinstance(bound, Const) else None
 
 
 def _known(statements: Iterable[Stmt], name: str, first: int, count: int) -> tuple[Stmt, ...]:
@@ -159,9 +161,10 @@ def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
         return (beyond <= first) == (condition.op in ("compare_ge", "compare_gt"))
     if condition.op != "and":
         return condition
-    left = [a for a in (_decided(a, name, first, count) for a in condition.arguments) if a is not True]
-    if False in left or not left:
-        return not left
+    decided = [_decided(a, name, first, count) for a in condition.arguments]
+    left = [a for a in decided if not isinstance(a, bool)]
+    if False in decided or not left:
+        return False not in decided
     return left[0] if len(left) == 1 else condition._replace(arguments=tuple(left))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Kernel, Let, Load, Store
+from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Kernel, Let, Load, Stmt, Store
 from hloc.kernels.walks import assigned, expressions, parts, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.functions import is_function
@@ -62,7 +62,7 @@ def _held(loop: For, values: Iterable[Expr]) -> Iterator[str]:
     yield from (s.value.type for s in loop.body if isinstance(s, Assign) and s.value.type != "pred")
 
 
-def _has_own_reduction(s: Let | Assign | Store) -> bool:
+def _has_own_reduction(s: Stmt) -> bool:
     """Whether compilers combine the lanes of an accumulator one by one, as OpenMP has no reduction of this
     operation."""
     return isinstance(s, Assign) and isinstance(s.value, Apply) and simd_reduction(s.value.op, s.value.type) is None

@@ -82,7 +82,8 @@ def narrow_load(expr: Expr) -> Load | None:
 
 def _shared_load(expr: Expr) -> Load | None:
     """The load of an element that all columns of an epilogue's row share; None for other expressions."""
-    is_shared = isinstance(expr, Load) and all(
-        part.name in ("batch", "row") if isinstance(part, Var) else not isinstance(part, Load)
-        for part in parts([expr.position]))
+    if not isinstance(expr, Load):
+        return None
+    is_shared = all(part.name in ("batch", "row") if isinstance(part, Var) else not isinstance(part, Load)
+                    for part in parts([expr.position]))
     return expr if is_shared else None

@@ -13,6 +13,8 @@ operations propagate the bits of an operand's NaN. For f32 in memory, and for wi
 """
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Apply, Assign, Expr, Kernel, Let, Load, Local, Mutable, Store, Var
 from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
@@ -30,11 +32,13 @@ def nan_check_elimination(kernel: Kernel, machine: Machine) -> Kernel:
 
     def change(expr: Expr) -> Expr:
         changed = with_parts(expr, change)
-        return changed._replace(op="convert_held") if _is_rounding(expr) and _held(expr.arguments[0], free) else changed
+        if isinstance(changed, Apply) and _is_rounding(expr) and _held(expr.arguments[0], free):
+            return changed._replace(op="convert_held")
+        return changed
     return kernel._replace(body=with_all_expressions(kernel.body, change))
 
 
-def _is_rounding(expr: Expr) -> bool:
+def _is_rounding(expr: Expr) -> TypeGuard[Apply]:
     return isinstance(expr, Apply) and expr.op == "convert" and expr.type == "bf16" and expr.arguments[0].type == "f32"
 
 

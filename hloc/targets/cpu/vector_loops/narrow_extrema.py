@@ -52,8 +52,7 @@ def _narrow_load(value: Expr, named: dict[str, Expr]) -> Load | None:
     """The load that a value in f32 was widened from; None for other values."""
     while isinstance(value, Var) and value.name in named:
         value = named[value.name]
-    is_widened = isinstance(value, Apply) and value.op == "convert" and value.type == "f32"
-    load = value.arguments[0] if is_widened else None
+    load = value.arguments[0] if isinstance(value, Apply) and value.op == "convert" and value.type == "f32" else None
     return load if isinstance(load, Load) and load.type in NANS else None
 
 
@@ -69,9 +68,11 @@ def _of_key(op: str, type: str, key: Expr) -> Expr:
 
 def _loop(loop: For, named: dict[str, Expr]) -> tuple[Stmt, ...]:
     """A VECTOR loop with keys for accumulators, if it computes only extrema; else the loop itself."""
-    updates = {s.name: _update(s, named) for s in loop.body if isinstance(s, Assign)}
+    found = {s.name: _update(s, named) for s in loop.body if isinstance(s, Assign)}
+    updates = {name: update for name, update in found.items() if update is not None}
     is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
-    if is_short or not updates or None in updates.values() or not all(isinstance(s, (Let, Assign)) for s in loop.body):
+    if is_short or not updates or len(updates) < len(found) \
+            or not all(isinstance(s, (Let, Assign)) for s in loop.body):
         return (loop,)
     keys = {name: Var(f"{name}_key_{loop.name}", "s16") for name in updates}
     before = [Mutable(keys[n].name, Const(-0x8000 if op == "maximum" else 0x7fff, "s16"), op)
@@ -126,7 +127,7 @@ def _extremum(array: str, statements: tuple[Stmt, ...], named: dict[str, Expr]) 
 
 
 def _is_infinite(value: Expr) -> bool:
-    return isinstance(value, Const) and math.isinf(value.value)
+    return isinstance(value, Const) and math.isinf(value.real)
 
 
 def _array_update(s: Store, named: dict[str, Expr]) -> tuple[str, Load] | None:
@@ -154,9 +155,10 @@ def _with_keys(s: Stmt, keys: dict[str, tuple[str, str]], named: dict[str, Expr]
         return with_expressions(s, lambda e: _of_keys(e, keys))
     op, type = keys[s.buffer]
     if isinstance(s.value, Const):
-        return s._replace(value=Const(_constant_key(s.value.value, op, type), "s16"))
-    old = Load(s.buffer, s.position, "s16")
-    return s._replace(value=Apply(op, (old, _key(op, _array_update(s, named)[1])), "s16"))
+        return s._replace(value=Const(_constant_key(s.value.real, op, type), "s16"))
+    old, update = Load(s.buffer, s.position, "s16"), _array_update(s, named)
+    assert update is not None                   # of an array of extrema
+    return s._replace(value=Apply(op, (old, _key(op, update[1])), "s16"))
 
 
 def _of_keys(expr: Expr, keys: dict[str, tuple[str, str]]) -> Expr:

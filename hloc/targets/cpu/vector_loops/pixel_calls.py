@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.ir.narrowing import all_known
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.walks import with_parts
@@ -71,7 +72,8 @@ def pixel_call(loop: For, printer: ExpressionPrinter) -> Call | None:
         return None
     pixels = _pixels(loop)
     sources = _sources(pixels, loop.name) if pixels is not None else None
-    if sources is None or not 0 < len(sources) < 3 or len(sources) == 2 and not all(p.source for p in pixels.pieces):
+    if pixels is None or sources is None or not 0 < len(sources) < 3 \
+            or len(sources) == 2 and not all(p.source for p in pixels.pieces):
         return None
     if _may_be_in_place(pixels, sources) or _is_easy(loop, pixels, sources):
         return None
@@ -87,9 +89,10 @@ def _pixels(loop: For) -> Pixels | None:
         return None
     places, pieces = [place(s.position, {}) for s in stores], [_piece(s.value) for s in stores]
     size = ELEMENT_TYPES[stores[0].value.type].bytes
-    if size not in SIZES or len(stores) * size > REGISTER or None in places or None in pieces:
+    if size not in SIZES or len(stores) * size > REGISTER or not all_known(places) or not all_known(pieces):
         return None
-    order = sorted(range(len(stores)), key=lambda n: places[n].constant)
+    starts = [p.constant for p in places]
+    order = sorted(range(len(stores)), key=starts.__getitem__)
     first = places[order[0]]
     fills = first.factor(loop.name) == len(stores) > 1 and all(
         places[n] == _moved(first, k) for k, n in enumerate(order))
@@ -148,17 +151,16 @@ def _unnamed(expr: Expr, named: Mapping[str, Expr]) -> Expr:
 
 def _piece(value: Expr) -> Piece | None:
     """An element of memory, or a constant; a bf16 one may be widened in between."""
-    if _is_conversion(value) and value.type == "bf16" and _is_conversion(value.arguments[0]) \
-            and value.arguments[0].arguments[0].type == "bf16":
-        return _piece(value.arguments[0].arguments[0])
+    inner = value.arguments[0] if _is_conversion(value) else None
+    if inner is not None and value.type == "bf16" and _is_conversion(inner) and inner.arguments[0].type == "bf16":
+        return _piece(inner.arguments[0])
     if isinstance(value, Load):
         form = place(value.position, {})
         return None if form is None else Piece(value.buffer, form, b"")
     if isinstance(value, Const):
         number = np.asarray(value.value)
-    elif _is_conversion(value) and value.type in ROUNDED and isinstance(value.arguments[0], Const) \
-            and value.arguments[0].type == "f32":
-        number = np.asarray(value.arguments[0].value, np.float32)
+    elif value.type in ROUNDED and isinstance(inner, Const) and inner.type == "f32":
+        number = np.asarray(inner.value, np.float32)
     else:
         return None
     return Piece("", Affine({}), number.astype(numpy_dtype(value.type)).tobytes())
@@ -171,7 +173,7 @@ def _is_moved(value: Expr) -> bool:
     return isinstance(value, (Load, Const, Var))
 
 
-def _is_conversion(value: Expr) -> bool:
+def _is_conversion(value: Expr) -> TypeGuard[Apply]:
     return isinstance(value, Apply) and value.op in ("convert", "convert_held")
 
 

@@ -33,7 +33,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import expressions, parts, taken_in, with_vector_loops
+from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.reduction_tree import folded
 
@@ -56,13 +56,13 @@ def _is_worth(loop: For) -> bool:
     if not all(isinstance(s, (Let, Store, Assign)) for s in loop.body) or not all(map(_joins_preds, joined)):
         return False
     names = {s.name for s in joined}
-    others = [e for s in loop.body for e in parts([taken_in(s)] if isinstance(s, Assign) else expressions(s))]
+    others = [e for s in loop.body for e in parts([term_taken_in(s)] if isinstance(s, Assign) else expressions(s))]
     return (not any(isinstance(e, Var) and e.name in names for e in others)
             and not any(isinstance(e, Load) and ELEMENT_TYPES[e.type].bits < NARROWEST for e in others))
 
 
 def _joins_preds(s: Assign) -> bool:
-    return s.value.type == "pred" and taken_in(s) is not None and s.value.op in ("or", "and")
+    return s.value.type == "pred" and taken_in(s) is not None and operation(s.value).op in ("or", "and")
 
 
 def _with_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
@@ -70,7 +70,7 @@ def _with_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     joined = [s for s in loop.body if isinstance(s, Assign)]
     arrays = {s.name: Local(f"{loop.name}_any{next(numbers)}", "s32", LANES) for s in joined}
     lane, block = Var(f"{loop.name}_lane", INDEX), Var(f"{loop.name}_block", INDEX)
-    whole = loop.extent // LANES * LANES
+    whole = loop.trip_count // LANES * LANES
 
     def piece(extent: int, start: Expr, *, first: bool = False) -> For:
         here = Let(loop.name, index_apply("add", start, lane))
@@ -79,8 +79,8 @@ def _with_lanes(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     if whole > LANES:
         start = index_apply("multiply", index_apply("add", block, Const(1, INDEX)), Const(LANES, INDEX))
         loops.append(For(block.name, whole // LANES - 1, SERIAL, (piece(LANES, start),)))
-    if loop.extent > whole:
-        loops.append(piece(loop.extent - whole, Const(whole, INDEX)))
+    if loop.trip_count > whole:
+        loops.append(piece(loop.trip_count - whole, Const(whole, INDEX)))
     ends = (end for s in joined for end in _end(s, arrays[s.name].name, lane))
     return (*arrays.values(), *loops, *ends)
 
@@ -90,12 +90,14 @@ def _joined(s: Stmt, arrays: dict[str, Local], lane: Var, *, first: bool) -> Stm
     if not isinstance(s, Assign):
         return s
     name = arrays[s.name].name
-    value = Apply("select", (taken_in(s), Const(1, "s32"), Const(0, "s32")), "s32")
-    return Store(name, lane, value if first else Apply(s.value.op, (Load(name, lane, "s32"), value), "s32"))
+    value = Apply("select", (term_taken_in(s), Const(1, "s32"), Const(0, "s32")), "s32")
+    op = operation(s.value).op
+    return Store(name, lane, value if first else Apply(op, (Load(name, lane, "s32"), value), "s32"))
 
 
 def _end(s: Assign, name: str, lane: Var) -> tuple[Stmt, ...]:
     """Combine the lanes of an accumulator with it."""
-    folds, last = folded(Load(name, lane, "s32"), LANES, s.value.op, 4)
+    op = operation(s.value).op
+    folds, last = folded(Load(name, lane, "s32"), LANES, op, 4)
     found = Apply("compare_ne", (last, Const(0, "s32")), "pred")
-    return *folds, Assign(s.name, Apply(s.value.op, (Var(s.name, "pred"), found), "pred"))
+    return *folds, Assign(s.name, Apply(op, (Var(s.name, "pred"), found), "pred"))

@@ -16,9 +16,9 @@ from __future__ import annotations
 from itertools import count
 
 from hloc.kernels.ir import INDEX, Apply, Assign, For, Kernel, Stmt, Store
-from hloc.kernels.walks import expressions, parts, with_vector_loops
+from hloc.kernels.walks import parts, with_vector_loops
 from hloc.machine import Machine
-from hloc.targets.cpu.vector_loops.reduction_tree import by_lanes, float_sums, term_of
+from hloc.targets.cpu.vector_loops.reduction_tree import by_lanes, float_sums, loads_without_sums
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 
 LANES = {"f32": 32, "f64": 16}   # four vectors of AVX2, of whose 16 registers another four hold the terms
@@ -41,7 +41,7 @@ def _is_worth(loop: For, sums: list[Assign]) -> bool:
     """Whether this is straight-line code that sums terms of few operations over a long enough row."""
     if not 1 <= len(sums) <= MOST_SUMS:
         return False
-    read = [term_of(s) if isinstance(s, Assign) else e for s in loop.body for e in expressions(s)]
+    read = loads_without_sums(loop)
     stores = any(isinstance(s, Store) for s in loop.body)
     done = [e for e in parts(read) if isinstance(e, Apply) and e.type != INDEX and (stores or not _widens_bf16(e))]
     return isinstance(loop.extent, int) and loop.extent >= FEWEST_GROUPS * _lanes(sums) \

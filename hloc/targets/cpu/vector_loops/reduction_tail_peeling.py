@@ -55,7 +55,7 @@ def _rest(loop: For, vector_bytes: int) -> int:
 def _peeled(loop: For, rest: int) -> tuple[Stmt, ...]:
     if not rest:
         return (loop,)
-    whole, counter = loop.extent - rest, f"{loop.name}_rest"
+    whole, counter = loop.trip_count - rest, f"{loop.name}_rest"
     here = Let(loop.name, index_apply("add", Var(counter, INDEX), Const(whole, INDEX)))
     last = For(counter, rest, SERIAL, (here, *loop.body))
     return (loop._replace(extent=whole), last) if whole else (last,)

@@ -35,7 +35,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import assigned, expressions, parts, taken_in, with_vector_loops
+from hloc.kernels.walks import assigned, expressions, operation, parts, taken_in, term_taken_in, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.functions import is_function
 
@@ -66,7 +66,8 @@ class _Rows:
         if not lanes:
             return (loop,)
         loops = by_lanes(loop, sums, lanes, f"_short{next(self.numbers)}")
-        return (*loops[:-1], *self.in_lanes(loops[-1])) if loop.extent % lanes else loops
+        rest = loops[-1]
+        return (*loops[:-1], *self.in_lanes(rest)) if loop.trip_count % lanes and isinstance(rest, For) else loops
 
     def lanes(self, loop: For, sums: list[Assign]) -> int:
         """The number of lanes. With functions: those of a vector, or of a shorter row; else up to twice the compiler's
@@ -77,18 +78,24 @@ class _Rows:
         held += [ELEMENT_TYPES[s.value.type].bytes for s in loop.body if isinstance(s, Store)]
         smallest = min([size, *held])
         if any(isinstance(e, Apply) and is_function(e) for e in read):
-            lanes = min(self.vector_bytes // smallest, 1 << loop.extent.bit_length() - 1)
+            lanes = min(self.vector_bytes // smallest, 1 << loop.trip_count.bit_length() - 1)
             return lanes if lanes <= MOST_LANES and lanes * size >= FEWEST_BYTES else 0
         lanes = min(2 * self.preferred_bytes // smallest, MOST_LANES)
-        while loop.extent % lanes and lanes * size > FEWEST_BYTES:
+        while loop.trip_count % lanes and lanes * size > FEWEST_BYTES:
             lanes //= 2
-        return lanes if loop.extent % lanes == 0 else 0
+        return lanes if loop.trip_count % lanes == 0 else 0
 
 
 def term_of(s: Assign) -> Expr | None:
     """The term of a sum or product; None for other accumulators."""
     term = taken_in(s)
-    return term if term is not None and s.value.op in NEUTRAL else None
+    return term if term is not None and operation(s.value).op in NEUTRAL else None
+
+
+def loads_without_sums(loop: For) -> list[Expr]:
+    """The expressions of a loop's statements; of its accumulators, only the terms."""
+    found = [term_of(s) if isinstance(s, Assign) else e for s in loop.body for e in expressions(s)]
+    return [e for e in found if e is not None]
 
 
 def float_sums(loop: For) -> list[Assign]:
@@ -99,15 +106,14 @@ def float_sums(loop: For) -> list[Assign]:
             or not all(isinstance(s, (Let, Store, Assign)) for s in loop.body):
         return []
     changing = assigned(loop.body)
-    read = [term_of(s) if isinstance(s, Assign) else e for s in loop.body for e in expressions(s)]
-    return [] if any(isinstance(e, Var) and e.name in changing for e in parts(read)) else sums
+    return [] if any(isinstance(e, Var) and e.name in changing for e in parts(loads_without_sums(loop))) else sums
 
 
 def by_lanes(loop: For, sums: list[Assign], lanes: int, tag: str) -> tuple[Stmt, ...]:
     """The loops that replace one whose extent is at least `lanes`. tag: for new names."""
     lane, group = (Var(f"{loop.name}_{name}{tag}", INDEX) for name in ("lane", "group"))
     own = {s.name: Load(f"{loop.name}_sums{tag}_{n}", lane, s.value.type) for n, s in enumerate(sums)}
-    whole, rest = divmod(loop.extent, lanes)
+    whole, rest = divmod(loop.trip_count, lanes)
 
     def along(*statements: Stmt, extent: int = lanes) -> For:
         return For(lane.name, extent, VECTOR, statements)
@@ -118,12 +124,14 @@ def by_lanes(loop: For, sums: list[Assign], lanes: int, tag: str) -> tuple[Stmt,
     def by_lane(s: Stmt) -> Stmt:
         if not isinstance(s, Assign):
             return s
-        load, term = own[s.name], term_of(s)
-        return Store(load.buffer, lane, Apply(s.value.op, (load, term), s.value.type) if whole > 1 else term)
+        load, term = own[s.name], term_taken_in(s)
+        added = Apply(operation(s.value).op, (load, term), s.value.type)
+        return Store(load.buffer, lane, added if whole > 1 else term)
     result: list[Stmt] = [Local(load.buffer, load.type, lanes) for load in own.values()]
     if whole > 1:
         first = index_apply("multiply", group, Const(lanes, INDEX))
-        result.append(along(*(Store(own[s.name].buffer, lane, Const(NEUTRAL[s.value.op], s.value.type)) for s in sums)))
+        result.append(along(*(Store(own[s.name].buffer, lane, Const(NEUTRAL[operation(s.value).op], s.value.type))
+                              for s in sums)))
         result.append(For(group.name, whole, SERIAL, (along(moved(first), *map(by_lane, loop.body)),)))
     else:
         result.append(along(Let(loop.name, lane), *map(by_lane, loop.body)))
@@ -136,19 +144,26 @@ def by_lanes(loop: For, sums: list[Assign], lanes: int, tag: str) -> tuple[Stmt,
 
 def joined(array: Load, lanes: int, total: Assign) -> tuple[Stmt, ...]:
     """Combine the lanes of an array, given as its load at a lane, with an accumulator."""
-    loops, value = folded(array, lanes, total.value.op, 2)
-    return (*loops, Assign(total.name, Apply(total.value.op, (Var(total.name, array.type), value), array.type)))
+    op = operation(total.value).op
+    loops, value = folded(array, lanes, op, 2)
+    return (*loops, Assign(total.name, Apply(op, (Var(total.name, array.type), value), array.type)))
 
 
 def folded(array: Load, lanes: int, op: str, least: int) -> tuple[list[For], Expr]:
     """The loops that combine halves until `least` lanes are left, and the combination of these."""
-    def at(place: Expr) -> Load:
+    lane = array.position
+    assert isinstance(lane, Var)
+
+    def at(place: Expr) -> Expr:
         return array._replace(position=place)
+
+    def joined(a: Expr, b: Expr) -> Expr:
+        return Apply(op, (a, b), array.type)
 
     def fold(width: int) -> For:
         other = at(index_apply("add", array.position, Const(width, INDEX)))
-        return For(array.position.name, width, VECTOR,
+        return For(lane.name, width, VECTOR,
                    (Store(array.buffer, array.position, Apply(op, (array, other), array.type)),))
     widths = [lanes >> n for n in range(1, lanes.bit_length())]
     last = (at(Const(k, INDEX)) for k in range(least))
-    return [fold(n) for n in widths if n >= least], reduce(lambda a, b: Apply(op, (a, b), array.type), last)
+    return [fold(n) for n in widths if n >= least], reduce(joined, last)

@@ -37,11 +37,10 @@ def _straight(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     now: dict[str, Expr] = {}
     steps: list[Stmt] = []
     for s in body:
-        changed = with_expressions(s, lambda e: _now(e, now))
         if not isinstance(s, (Mutable, Assign)) or s.name not in own:
-            steps.append(changed)
+            steps.append(with_expressions(s, lambda e: _now(e, now)))
             continue
-        value = changed.initial if isinstance(changed, Mutable) else changed.value
+        value = _now(s.initial if isinstance(s, Mutable) else s.value, now)
         if isinstance(value, (Const, Var)):
             now[s.name] = value
             continue

@@ -14,7 +14,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine
 from hloc.kernels.ir import SERIAL, VECTOR, Buffer, Expr, For, Store
 from hloc.targets.c_expressions import Call, ExpressionPrinter
-from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
+from hloc.targets.cpu.vector_loops.copies import copied_by, is_copy, length_of, named_positions, place, pointer
 
 FUNCTION = "stream_rows"
 
@@ -32,9 +32,11 @@ def streaming_store_call(loop: For, far: Collection[str], printer: ExpressionPri
     store, named = inner.body[-1], named_positions((*loop.body[:-1], *inner.body[:-1]))
     if named is None or not is_copy(store) or store.buffer not in far:
         return None
-    places = place(store.position, named), place(store.value.position, named)
+    target, source = place(store.position, named), place(copied_by(store).position, named)
     count = length_of(inner, loop, named)
-    return None if None in places or count is None else _call(store, *places, loop, inner.name, count, printer)
+    if target is None or source is None or count is None:
+        return None
+    return _call(store, target, source, loop, inner.name, count, printer)
 
 
 def _call(store: Store, target: Affine, source: Affine, loop: For, inner: str, count: int | Expr,
@@ -43,7 +45,7 @@ def _call(store: Store, target: Affine, source: Affine, loop: For, inner: str, c
         return None
     size = ELEMENT_TYPES[store.value.type].bytes
     to, start = (pointer(name, form.without(loop.name, inner), printer)
-                 for name, form in ((store.buffer, target), (store.value.buffer, source)))
+                 for name, form in ((store.buffer, target), (copied_by(store).buffer, source)))
     to_pitch, from_pitch = (form.factor(loop.name) * size for form in (target, source))
     rows = printer.extent(loop.extent)
     length = str(count * size) if isinstance(count, int) else f"({printer.expression(count)}) * {size}"

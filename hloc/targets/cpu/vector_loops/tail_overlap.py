@@ -37,7 +37,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import assigned, expressions, parts, taken_in, with_vector_loops
+from hloc.kernels.walks import assigned, expressions, operation, parts, taken_in, term_taken_in, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter
 from hloc.targets.cpu.vector_loops.conversion_calls import row_call
@@ -90,26 +90,28 @@ def _reads(values: Iterable[Expr], names: set[str]) -> bool:
 
 def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     """The loops that replace it."""
-    whole = loop.extent // LANES * LANES
+    extent = loop.trip_count
+    whole = extent // LANES * LANES
     lane = Var(f"{loop.name}_lane", INDEX)
-    if loop.extent - whole == HALF:
+    if extent - whole == HALF:
         here = Let(loop.name, index_apply("add", lane, Const(whole, INDEX)))
         return loop._replace(extent=whole), For(lane.name, HALF, VECTOR, (here, *loop.body))
-    here = Let(loop.name, index_apply("add", lane, Const(loop.extent - LANES, INDEX)))
-    kept = {s: s.value if isinstance(s, Store) else taken_in(s) for s in loop.body if not isinstance(s, Let)}
+    here = Let(loop.name, index_apply("add", lane, Const(extent - LANES, INDEX)))
+    kept: dict[Store | Assign, Expr] = {s: s.value if isinstance(s, Store) else term_taken_in(s) for s in loop.body
+                                        if isinstance(s, (Store, Assign))}
     arrays = {s: Local(f"{loop.name}_last{next(numbers)}", value.type, LANES) for s, value in kept.items()}
     first = (Store(arrays[s].name, lane, kept[s]) if s in kept else s for s in loop.body)
     stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if isinstance(s, Store) else s
                    for s in loop.body if not isinstance(s, Assign))
-    rest = index_apply("add", lane, Const(LANES - loop.extent + whole, INDEX))
-    taken = tuple(s._replace(value=s.value._replace(arguments=tuple(
-        Load(arrays[s].name, rest, kept[s].type) if a == kept[s] else a for a in s.value.arguments)))
+    rest = index_apply("add", lane, Const(LANES - extent + whole, INDEX))
+    taken = tuple(s._replace(value=operation(s.value)._replace(arguments=tuple(
+        Load(arrays[s].name, rest, kept[s].type) if a == kept[s] else a for a in operation(s.value).arguments)))
         for s in kept if isinstance(s, Assign))
-    loops = (For(lane.name, LANES, VECTOR, (here, *first)), loop._replace(extent=whole))
+    loops: tuple[For, ...] = (For(lane.name, LANES, VECTOR, (here, *first)), loop._replace(extent=whole))
     if len(taken) < len(kept):
         loops += (For(lane.name, LANES, VECTOR, (here, *_needed(stores))),)
     if taken:
-        loops += (For(lane.name, loop.extent - whole, VECTOR, taken),)
+        loops += (For(lane.name, extent - whole, VECTOR, taken),)
     return (*arrays.values(), *loops)
 
 

@@ -7,14 +7,15 @@ In: a For before printing. Out: the calls that replace it, or none if it does an
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.ir.narrowing import all_known
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import Expr, For, Let, Store
 from hloc.targets.c_expressions import Call, ExpressionPrinter
-from hloc.targets.cpu.vector_loops.copies import is_copy, length_of, named_positions, place, pointer
+from hloc.targets.cpu.vector_loops.copies import copied_by, is_copy, length_of, named_positions, place, pointer
 
 SIZES = (1, 2, 4, 8)            # bytes of an element
 FEWEST = 4                      # rows, and columns: fewer fill too little of a register
@@ -40,22 +41,22 @@ def _of_nest(loop: For, inner: For, printer: ExpressionPrinter) -> Call | None:
     store = inner.body[-1] if inner.body else None
     if named is None or not is_copy(store):
         return None
-    places = [place(position, named) for position in (store.position, store.value.position)]
+    target, source = place(store.position, named), place(copied_by(store).position, named)
     length = length_of(inner, loop, named)
-    if None in places or length is None:
+    if target is None or source is None or length is None:
         return None
-    return _call(store, *places, _Loop(loop.name, loop.extent), _Loop(inner.name, length), printer)
+    return _call(store, target, source, _Loop(loop.name, loop.extent), _Loop(inner.name, length), printer)
 
 
 def _of_columns(loop: For, printer: ExpressionPrinter) -> list[Call | None]:
     """A loop around unrolled copies of adjacent elements, of one array or of several."""
-    stores = [s for s in loop.body if not isinstance(s, Let)]
+    copies = [s for s in loop.body if is_copy(s)]
     named = named_positions([s for s in loop.body if isinstance(s, Let)])
-    if named is None or not all(map(is_copy, stores)):
+    if named is None or not all(isinstance(s, Let) or is_copy(s) for s in loop.body):
         return []
     pairs: dict[tuple[str, str], list[Store]] = {}
-    for s in stores:
-        pairs.setdefault((s.buffer, s.value.buffer), []).append(s)
+    for s in copies:
+        pairs.setdefault((s.buffer, copied_by(s).buffer), []).append(s)
     targets = {target for target, _ in pairs}
     if len(targets) < len(pairs) or any(source in targets for _, source in pairs):      # their order matters
         return []
@@ -64,16 +65,16 @@ def _of_columns(loop: For, printer: ExpressionPrinter) -> list[Call | None]:
 
 def _of_pair(loop: For, stores: list[Store], named: Mapping[str, Affine],
              printer: ExpressionPrinter) -> Call | None:
-    places = [_progression([place(p, named) for p in positions])
-              for positions in zip(*((s.position, s.value.position) for s in stores))]
-    if None in places:
+    target = _progression([place(s.position, named) for s in stores])
+    source = _progression([place(copied_by(s).position, named) for s in stores])
+    if target is None or source is None:
         return None
-    return _call(stores[0], *places, _Loop(loop.name, loop.extent), _Loop(COLUMN, len(stores)), printer)
+    return _call(stores[0], target, source, _Loop(loop.name, loop.extent), _Loop(COLUMN, len(stores)), printer)
 
 
-def _progression(places: Sequence[Affine | None]) -> Affine | None:
+def _progression(places: list[Affine | None]) -> Affine | None:
     """Positions that differ by equally growing constants, as one position that COLUMN moves."""
-    if None in places or any(p.terms != places[0].terms for p in places):
+    if not all_known(places) or any(p.terms != places[0].terms for p in places):
         return None
     steps = {b.constant - a.constant for a, b in zip(places, places[1:])}
     return places[0] + of_names({COLUMN: steps.pop()}) if len(steps) == 1 else None
@@ -93,6 +94,6 @@ def _call(store: Store, target: Affine, source: Affine, outer: _Loop, inner: _Lo
             or any(isinstance(loop.extent, int) and loop.extent < FEWEST for loop in (row, column)):
         return None
     start, to = (pointer(name, form.without(outer.counter, inner.counter), printer)
-                 for name, form in ((store.value.buffer, source), (store.buffer, target)))
+                 for name, form in ((copied_by(store).buffer, source), (store.buffer, target)))
     rows, columns = (printer.extent(n.extent) for n in (row, column))
     return f"{FUNCTION}{8 * size}", start, str(pitches[0]), to, str(pitches[1]), rows, columns

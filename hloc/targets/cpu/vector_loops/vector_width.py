@@ -88,7 +88,7 @@ def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
         return extent
     value = named.get(extent.name) if isinstance(extent, Var) else extent
     if isinstance(value, Apply) and value.op == "minimum" and isinstance(value.arguments[0], Const):
-        return int(value.arguments[0].value)
+        return value.arguments[0].integer
     return 0
 
 

@@ -8,7 +8,7 @@ per point. An access with a loaded index gets a pseudorandom position.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -46,16 +46,17 @@ class Points:
     def _now(self, expr: Expr) -> np.ndarray:
         """The value of an expression whose names are known."""
         if isinstance(expr, Const):
-            return np.int64(max(-LIMIT, min(LIMIT, int(expr.value))) if _is_whole(expr.value) else 0)
+            return np.asarray(max(-LIMIT, min(LIMIT, int(expr.real))) if _is_whole(expr.value) else 0, np.int64)
         if isinstance(expr, Var):
-            return self.known.get(expr.name, np.int64(0))
+            return self.known.get(expr.name, np.zeros((), np.int64))
         if isinstance(expr, Load):
             return (self._now(expr.position) * SCATTERED >> 7) & MOST_LOADED
         arguments = [self._now(a) for a in expr.arguments]
         if expr.op == SUM:
-            return sum((a * factor for a, factor in zip(arguments, expr.immediate)), np.int64(expr.immediate[-1]))
+            return sum((a * factor for a, factor in zip(arguments, expr.immediate)),
+                       np.asarray(expr.immediate[-1], np.int64))
         operation = OPERATIONS.get(expr.op)
-        return operation(*arguments) if operation else arguments[0] if arguments else np.int64(0)
+        return operation(*arguments) if operation else arguments[0] if arguments else np.zeros((), np.int64)
 
 
 def names(expr: Expr, lets: Mapping[str, Expr]) -> set[str]:
@@ -79,10 +80,14 @@ def _divisor(value: np.ndarray) -> np.ndarray:
     return np.where(value == 0, 1, value)
 
 
-OPERATIONS = {
+def _select(condition: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
+    return np.where(condition != 0, yes, no)
+
+
+OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "minimum": np.minimum, "maximum": np.maximum,
     "divide": lambda a, b: a // _divisor(b), "remainder": lambda a, b: a % _divisor(b),
-    "select": lambda c, a, b: np.where(c != 0, a, b), "clamp": lambda a, b, c: np.minimum(np.maximum(a, b), c),
+    "select": _select, "clamp": lambda a, b, c: np.minimum(np.maximum(a, b), c),
     "compare_eq": np.equal, "compare_ne": np.not_equal, "compare_lt": np.less, "compare_le": np.less_equal,
     "compare_gt": np.greater, "compare_ge": np.greater_equal,
     "and": lambda a, b: (a != 0) & (b != 0), "or": lambda a, b: (a != 0) | (b != 0),

@@ -55,8 +55,8 @@ from hloc.targets.cuda.loops.kernels import (
     form_of,
     geometry_of,
 )
-from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Scan, Spread, Total
-from hloc.targets.cuda.loops.vector_accesses import Widths
+from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Own, Scan, Spread, Total
+from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
 
 UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed
 FEW_LOADS = 4                       # most loads per iteration of loops with a large unroll factor
@@ -81,16 +81,17 @@ class _Count:
 
     def __init__(self, form: Form, blocks: int, threads: int) -> None:
         kernel = form.kernel
-        self.form, self.lets = form, {}
+        self.form = form
+        self.lets: dict[str, Expr] = {}
         self.buffers = {b.name: b for b in kernel.buffers}
         self.accesses: list[Access] = []
         self.counts: dict[str, float] = {}
         self.shared, self.joining = 0, 0.0
         self.widths = Widths(form.team, self.buffers) if form.team else None
-        self.packed: dict[Load | Store, int] = {}               # vector accesses of the current loop -> elements
+        self.packed: dict[Load | Store | Atomic, int] = {}      # vector accesses of the current loop -> elements
         loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
         body: tuple[Stmt, ...] = loop.body if loop else kernel.body
-        counters: tuple[tuple[str, int], ...] = ((loop.name, loop.extent),) if loop else ()
+        counters: tuple[tuple[str, int], ...] = ((loop.name, loop.trip_count),) if loop else ()
         before = tuple(s for s in kernel.body if s is not loop) if loop else ()
         if form.team:
             body, before = form.team.body, form.team.before
@@ -126,7 +127,8 @@ class _Count:
     # -- statements: each method records instructions and accesses, and returns the number of dependent loads ------
 
     def count(self, statements: Iterable[Stmt], scope: Scope) -> float:
-        rounds, deepest, levels = 0.0, 0, {}
+        rounds, deepest = 0.0, 0
+        levels: dict[str, int] = {}
         for s in statements:
             if isinstance(s, (For, Spread)):
                 rounds += self.loop(s, scope)
@@ -205,11 +207,11 @@ class _Count:
 
     def loop(self, s: For | Spread, scope: Scope) -> float:
         shared = isinstance(s, Spread)
-        counters = s.counters if shared else ((s.name, s.extent),)
+        counters: tuple[tuple[str, int | Expr], ...] = s.counters if isinstance(s, Spread) else ((s.name, s.extent),)
         extents = [self.trips(n) for _, n in counters]
         total, lanes = math.prod(extents), self.threads.lanes if shared else 1
         loops = (*scope.loops, *((name, n, shared) for (name, _), n in zip(counters, extents)))
-        packs = self.widths.of(s) if shared and self.widths else None
+        packs = self.packs(s) if isinstance(s, Spread) else None
         self.packed = dict.fromkeys((*packs.loads, *packs.stores), packs.width) if packs else {}
         rounds = self.count(s.body, scope._replace(trips=scope.trips * total / lanes, loops=loops))
         self.packed = {}
@@ -220,16 +222,16 @@ class _Count:
         value = self.lets.get(extent.name) if isinstance(extent, Var) else extent
         if isinstance(value, Apply) and value.op == "minimum":
             value = next((a for a in value.arguments if isinstance(a, Const)), value)
-        return value if isinstance(value, int) else value.value if isinstance(value, Const) else UNKNOWN_TRIPS
+        return value if isinstance(value, int) else value.integer if isinstance(value, Const) else UNKNOWN_TRIPS
 
     def repeated(self, s: For | Spread, counters: set[str], steps: int, rounds: float) -> float:
         """Rounds of a loop of `steps` iterations with `rounds` dependent loads each."""
-        inside = list(walk(s.body))
+        inside: list[Own] = list(walk(s.body))
         if any(isinstance(i, (While, Scan, Barrier, Atomic, Total)) or isinstance(i, (For, Spread)) and not is_flat(i)
                for i in inside):
             return steps * rounds
         spreads = [i for i in inside if isinstance(i, Spread)]
-        slots, packs = math.prod(i.slots for i in spreads), [self.widths.of(i) for i in spreads]
+        slots, packs = math.prod(i.slots for i in spreads), [self.packs(i) for i in spreads]
         if any(isinstance(i, Store) and i.buffer in self.buffers for i in inside):
             width = max(1, self.packs_width(s)) if isinstance(s, Spread) else 1
             return math.ceil(steps / width) * rounds * slots
@@ -247,13 +249,17 @@ class _Count:
             together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width, 2 * max(self.packs_width(s), 1)) * len(loads)
         return max(1, math.ceil(steps * slots * len(loads) / together)) * max(1, rounds)
 
+    def packs(self, s: Spread) -> Packs | None:
+        return self.widths.of(s) if self.widths else None
+
     def packs_width(self, s: Spread) -> int:
         """Elements of a vector access of a loop; 0: it has none."""
-        packs = self.widths.of(s)
+        packs = self.packs(s)
         return packs.width if packs and packs.loads else 0
 
     def scan(self, s: Scan, scope: Scope) -> float:
         total, guard = math.prod(n for _, n in s.counters), s.body[-1]
+        assert isinstance(guard, If)
         loops = (*scope.loops, *((name, n, True) for name, n in s.counters))
         looks = scope._replace(trips=scope.trips * total / WARP, loops=loops)
         rounds = self.count(s.body[:-1], looks)

@@ -38,7 +38,7 @@ def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: flo
     p = costs["sharpness"]
     longest = max(parts.values())
     body = longest * sum((t / longest) ** p for t in parts.values()) ** (1 / p) if longest else 0.0
-    bound = max(parts, key=parts.get) if longest > costs["launch_us"] else "launch"
+    bound = max(parts, key=parts.__getitem__) if longest > costs["launch_us"] else "launch"
     return Estimate(body + costs["launch_us"], bound, parts)
 
 

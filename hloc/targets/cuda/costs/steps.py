@@ -5,7 +5,7 @@ Measured times are filled in later by hloc/targets/cuda/execution/step_clock.py.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Step, WhileLoop
@@ -18,7 +18,7 @@ from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.sources import CudaSources
 
 
-def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[list[Step], list[StepTime]]:
+def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[Sequence[Step], list[StepTime]]:
     """planned: the program before its kernels were split into launches; `sources` has the launches."""
     known = device_named(gpu.name, gpu.arch)                # the cost model knows GPUs by their names in gpus.json
 
@@ -26,20 +26,22 @@ def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[l
     def works(number: int) -> list[Work]:
         return works_of_kernel(planned.kernels[number], gpu, sources.variants[number])
 
-    def row(step: Step) -> StepTime:
+    def row(step: Launch | Copy | HostCall) -> StepTime:
+        instruction = step.instruction
+        assert instruction is not None                      # of a plan that was not saved
         if isinstance(step, Copy):
-            return StepTime("copy", step.instruction, 2 * step.source.size, 0, 0, 0.0)
+            return StepTime("copy", instruction, 2 * step.source.size, 0, 0, 0.0)
         if isinstance(step, HostCall):
             moved = sum(shape.num_bytes for _, shape in step.arguments + step.results)
-            return StepTime(step.target, step.instruction, moved, 0, 0, 0.0)
+            return StepTime(step.target, instruction, moved, 0, 0, 0.0)
         number, part = sources.origins[step.kernel]
         kernel, name = planned.kernels[number], sources.geometry[step.kernel].function
         if known is None:
-            return StepTime(name, step.instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0)
+            return StepTime(name, instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0)
         us = [estimate(work, known, unread=unread_share(planned, step, known)).us for work in works(number)]
         if part == us.index(max(us)):                       # the kernel's main launch
-            return StepTime(name, step.instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0, us[part] * 1e-6)
-        return StepTime(name, step.instruction, int(works(number)[part].memory), 0, 0, 0.0, us[part] * 1e-6)
+            return StepTime(name, instruction, kernel.cost.bytes, kernel.cost.flops, 0, 0.0, us[part] * 1e-6)
+        return StepTime(name, instruction, int(works(number)[part].memory), 0, 0, 0.0, us[part] * 1e-6)
     steps = list(_in_order(sources.program.steps))
     return steps, [row(step) for step in steps]
 
@@ -54,4 +56,5 @@ def _in_order(steps: Iterable[Step]) -> Iterator[Launch | Copy | HostCall]:
             for branch in step.branches:
                 yield from _in_order(branch)
         else:
+            assert isinstance(step, (Launch, Copy, HostCall))       # collectives are no steps of GPUs
             yield step

@@ -69,7 +69,7 @@ def _simple(sizes: Sizes, start: Geometry, counts: dict[str, float], rounds: flo
 
 def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
     """The large operand is read once, 16 bytes per load; each thread reads the rows again."""
-    elements = sizes.columns * sizes.depth * sizes.count
+    elements = sizes.columns * sizes.depth * sizes.products
     width = max(ELEMENT_TYPES[b.type].bytes for b in tile.buffers)
     loads = elements * width / 16 / WARP
     computed = sum(operations(p.statements) for p in tile.prologues)
@@ -81,7 +81,7 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
 
 def _direct(sizes: Sizes, start: Geometry, tile: Tile, depth: int) -> Work:
     """A thread computes the sum of one output serially."""
-    made = sizes.rows * sizes.columns * sizes.count * depth
+    made = sizes.rows * sizes.columns * sizes.products * depth
     counts = {"fetch window": made / WARP, "access": 2 * made / WARP, "fma": made / WARP}
     rounds = made / (start.grid[0] * start.block[0]) / DEEP_LOADS
     return _simple(sizes, start, counts, rounds + 1, float(sizes.memory + made * 4 / 8))

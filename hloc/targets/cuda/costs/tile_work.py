@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     rows: int
     columns: int
     depth: int
-    count: int
+    products: int
     memory: float
     instructions: float = 2
     bytes: float = 4
@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        return self.rows * self.columns * self.count
+        return self.rows * self.columns * self.products
 
 
 class Tiled(NamedTuple):
@@ -66,7 +66,7 @@ class Tiled(NamedTuple):
     @staticmethod
     def of(sizes: Sizes, constants: Mapping[str, int], form: str, threads: int, shared: int, most_blocks: int) -> Tiled:
         """Tiles of different pieces of the depth are counted separately."""
-        tiles = cut(sizes.rows, constants["BM"]) * cut(sizes.columns, constants["BN"]) * sizes.count
+        tiles = cut(sizes.rows, constants["BM"]) * cut(sizes.columns, constants["BN"]) * sizes.products
         splits, part = constants["SPLITS"], constants.get("PART", sizes.depth)
         steps = tiles * sum(cut(min(part, sizes.depth - n * part), constants["BK"]) for n in range(splits))
         return Tiled(constants, form, threads, shared, tiles * splits, steps, most_blocks)

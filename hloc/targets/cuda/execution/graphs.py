@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hloc.errors import RunError
-from hloc.kernels.plan import Branch, Copy, Launch, Step, WhileLoop
+from hloc.ir.narrowing import all_known
+from hloc.kernels.plan import Copy, HostCall, Launch, Step, WhileLoop
 
 THREAD_LOCAL = 1                    # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may still use the driver
 ONE_BY_ONE = "HLOC_CUDA_WAIT=on runs the kernels one by one and names the one that fails"
@@ -38,7 +39,7 @@ def nodes_of(step: Step) -> int | None:
         return 1
     if isinstance(step, WhileLoop) and step.trip_count is not None:
         inside = [nodes_of(s) for s in step.body]
-        if None not in inside and step.trip_count * sum(inside) <= MOST_NODES:
+        if all_known(inside) and step.trip_count * sum(inside) <= MOST_NODES:
             return step.trip_count * sum(inside)
     return None
 
@@ -66,7 +67,7 @@ def forbids(steps: Sequence[Step]) -> list[str]:
             found += forbids(step.body) or [f"a loop of {step.trip_count:,} rounds, too many for one graph"]
         else:
             found.append("a loop whose number of rounds is not known" if isinstance(step, WhileLoop) else
-                         "a conditional" if isinstance(step, Branch) else f"host call {step.target!r}")
+                         f"host call {step.target!r}" if isinstance(step, HostCall) else "a conditional")
     return found
 
 
@@ -120,4 +121,4 @@ class Graph:
     def _words(self, code: int) -> str:
         text = ctypes.c_char_p()
         unknown = self.driver.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text)) or text.value is None
-        return f"error {code}" if unknown else f"{text.value.decode(errors='replace')} (error {code})"
+        return f"error {code}" if unknown else f"{(text.value or b'').decode(errors='replace')} (error {code})"

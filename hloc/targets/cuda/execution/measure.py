@@ -57,7 +57,7 @@ def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:
             times[name] = round(seconds * 1e6, 3)
         else:
             refused[name] = f"its results are not those of {names[0]!r}"
-    return Measured(describe(tile), min(times, key=times.get), times, refused)
+    return Measured(describe(tile), min(times, key=times.__getitem__), times, refused)
 
 
 def _safest_first(names: list[str]) -> list[str]:
@@ -77,6 +77,8 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0)
         np.float32 if ELEMENT_TYPES[type].bytes < 4 else np.float64
     largest = apart = 0.0
     for start in range(0, actual.size, BLOCK):
+        a: np.ndarray
+        b: np.ndarray
         a, b = (part[start:start + BLOCK].astype(wide) for part in (actual, expected))
         known = np.isfinite(b)
         if not np.array_equal(known, np.isfinite(a)) or not np.array_equal(a[~known], b[~known], equal_nan=True):
@@ -84,7 +86,7 @@ def agree(actual: np.ndarray, expected: np.ndarray, type: str, least: float = 0)
         if not known.all():
             a, b = a[known], b[known]
         largest = max(largest, np.max(np.abs(b), initial=0.0))
-        apart = max(apart, np.max(np.abs(a - b), initial=0.0))
+        apart = max(apart, np.max(np.abs(np.subtract(a, b)), initial=0.0))
     return bool(apart <= max(least, TOLERANCE.get(type, ROUGH)) * largest)
 
 
@@ -114,7 +116,9 @@ def _container(sources: CudaSources, gpu: Machine) -> Container:
 
 def program_of(tile: Tile) -> Program:
     """A program of this kernel alone: buffers that it only writes are results, all others parameters."""
-    parameters, results, places = [], [], []
+    parameters: list[Value] = []
+    results: list[Value] = []
+    places: list[Ref] = []
     for buffer in tile.buffers:
         own, region = (parameters, "parameter") if buffer.access != "write" else (results, "result")
         places.append(Ref(region, len(own), 0, buffer.size * ELEMENT_TYPES[buffer.type].bytes))

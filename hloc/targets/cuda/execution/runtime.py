@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -118,10 +118,17 @@ class CudaBackend:
         self.clock = clock
         self.cuda = driver()
         self.packed, self.host_functions = packed, functions
-        self.runs, self.graphs, self.parts, self.memory, self.lost = 0, {}, {}, None, False
+        self.runs, self.lost = 0, False
+        self.graphs: dict[int, graphs.Graph] = {}
+        self.parts: dict[int, list[graphs.Part]] = {}
+        self.memory: Any = None                             # PyCUDA's objects have no types
+        self.functions: list[Any] = []
+        self.module: Any = None
+        self.stream: Any = None
         self.lock = threading.RLock()                       # one thread at a time: all runs use the same memory
         self.resident: dict[int, weakref.ref] = {}   # number of a parameter -> the argument that its memory still holds
-        self.libraries: dict[type, cublaslt.CublasLt | cudnn.Cudnn] = {}
+        self.cublaslt: cublaslt.CublasLt | None = None
+        self.cudnn: cudnn.Cudnn | None = None
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
         self.context = primary_context(self.cuda)
@@ -171,12 +178,15 @@ class CudaBackend:
             raise RunError(f"the program's image gives no kernel {name} ({error}); compile it again") from None
 
     def _library_call(self, kernel: Geometry) -> Callable:
-        kind = type(kernel.product)
-        if kind not in self.libraries:
-            self.libraries[kind] = cublaslt.CublasLt(cublaslt.library()) if kind is cublaslt.LtProduct else \
-                cudnn.Cudnn(cudnn.library())
-        library = self.libraries[kind]
-        return library.product(kernel.product) if kind is cublaslt.LtProduct else library.convolution(kernel.product)
+        product = kernel.product
+        assert product is not None
+        if isinstance(product, cublaslt.LtProduct):
+            if self.cublaslt is None:
+                self.cublaslt = cublaslt.CublasLt(cublaslt.library())
+            return self.cublaslt.product(product)
+        if self.cudnn is None:
+            self.cudnn = cudnn.Cudnn(cudnn.library())
+        return self.cudnn.convolution(product)
 
     def _refused(self, error) -> RunError:
         """Why the driver rejects the image."""
@@ -199,7 +209,8 @@ class CudaBackend:
         sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
                  "result": [v.shape.num_bytes for v in packed.results],
                  "constant": [c.nbytes for c in packed.constants], "tensor map": maps}
-        places, total = {}, 0
+        places: dict[str, list[int]] = {}
+        total = 0
         for region, own in sizes.items():
             places[region] = []
             for size in own:
@@ -226,12 +237,13 @@ class CudaBackend:
     def _release(self) -> None:
         for graph in self.graphs.values():
             graph.close()
-        for library in self.libraries.values():
-            library.close()
+        for library in (self.cublaslt, self.cudnn):
+            if library is not None:
+                library.close()
         if self.memory is not None:
             self.memory.free()
-        self.graphs, self.libraries = {}, {}
-        self.memory = self.module = self.functions = self.stream = None
+        self.graphs, self.functions = {}, []
+        self.cublaslt = self.cudnn = self.memory = self.module = self.stream = None
 
     def check_lost(self) -> None:
         """After an error: checks whether it has destroyed the context. If so, nothing in the context is freed, since
@@ -335,8 +347,9 @@ class CudaBackend:
         return self.regions[ref.region][ref.index] + ref.offset
 
     def _steps(self, steps: Sequence[Step]) -> None:
-        run = {Launch: self._launch, Copy: self._copy, WhileLoop: self._while, Branch: self._branch,
-               HostCall: self._host_call}
+        run: dict[type, Callable[[Any], None]] = {
+            Launch: self._launch, Copy: self._copy, WhileLoop: self._while, Branch: self._branch,
+            HostCall: self._host_call}
         if self.runs == 0 or not self.use_graphs:
             for step in steps:
                 run[type(step)](step)
@@ -359,10 +372,13 @@ class CudaBackend:
         """Records launches, copies and counted loops, the loops unrolled."""
         for step in steps:
             if isinstance(step, WhileLoop):
-                for _ in range(step.trip_count):
+                for _ in range(step.trip_count or 0):       # counted, else it is in no graph
                     self._record(step.body)
+            elif isinstance(step, Launch):
+                self._launch(step)
             else:
-                (self._launch if isinstance(step, Launch) else self._copy)(step)
+                assert isinstance(step, Copy)               # nodes_of knows no others
+                self._copy(step)
 
     def _launch(self, step: Launch) -> None:
         geometry = self.packed.kernels[step.kernel]

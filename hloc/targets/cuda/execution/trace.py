@@ -25,7 +25,7 @@ class Interval(NamedTuple):
     loop: int
     first: int
     last: int
-    count: int
+    rounds: int
 
 
 def trace_of(clock: StepClock, iterations: int, live: Mapping[Instruction, int]) -> RunTrace:
@@ -43,7 +43,7 @@ def trace_of(clock: StepClock, iterations: int, live: Mapping[Instruction, int])
         if interval.first < interval.last:
             begin, end = times[interval.first][0], times[interval.last - 1][1]
             sums = _sums(clock, times, interval) if interval.kind == FOLDED else ()
-            slices.append(Slice(interval.kind, STREAM, begin, end, interval.loop, interval.count, sums))
+            slices.append(Slice(interval.kind, STREAM, begin, end, interval.loop, interval.rounds, sums))
     slices.append(Slice(CALL, HOST, clock.began, max(clock.ended, times[-1][1] if times else 0)))
     steps = tuple(row._replace(runs=0, seconds=0.0) for row in clock.rows)
     return RunTrace(in_order(slices), TRACKS, steps, tuple(loop.instruction for loop in clock.loops), clock.lost, live)

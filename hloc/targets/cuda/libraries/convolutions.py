@@ -12,7 +12,7 @@ import math
 
 from hloc.kernels import scalars
 from hloc.kernels.affine import affine
-from hloc.kernels.ir import INDEX, Buffer, Expr, Tile, Var
+from hloc.kernels.ir import INDEX, Buffer, Expr, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
@@ -67,6 +67,7 @@ def _forward(tile: Tile, facts: dict) -> CudnnConvolution | None:
 def _in_place(tile: Tile, facts: dict, position: Expr) -> bool:
     """Whether an element is stored at its position without an epilogue; used for results with channels last."""
     (own,) = epilogue(tile._replace(epilogue=()), facts, facts["types"][1])
+    assert isinstance(own, Store)
     return affine(position, {}) == affine(own.position, {})
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hloc.errors import RunError
 from hloc.ir import ELEMENT_TYPES
@@ -24,7 +24,7 @@ NAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 # element type -> cudaDataType_t; type of the sums -> (cublasComputeType_t, type of alpha and beta)
 DATA = {"f32": 0, "f64": 1, "f16": 2, "s8": 3, "s32": 10, "bf16": 14}
 COMPUTE = {"f32": (68, 0), "f64": (70, 1), "s32": (72, 10)}
-SCALARS = {"f32": ctypes.c_float, "f64": ctypes.c_double, "s32": ctypes.c_int32}        # alpha and beta
+SCALARS: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double, "s32": ctypes.c_int32}        # alpha and beta
 SUMS = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "s8": "s32"}           # of products of an element type
 EPILOGUES = {"": 1, "relu": 2, "bias": 4, "relu_bias": 6, "gelu": 32, "gelu_bias": 36}
 # cublasLtMatmulDescAttributes_t
@@ -69,7 +69,11 @@ class LtProduct(NamedTuple):
     def from_json(row: list) -> LtProduct:
         """Raises ValueError or TypeError if the row is not an LtProduct."""
         element, result, sums, batches, *matrices, epilogue, bias, bias_type = row
-        a, b, d = (Matrix(*(int(n) for n in m[:6]), bool(m[6])) for m in matrices)
+
+        def matrix(given: list) -> Matrix:
+            argument, offset, rows, columns, leading, batch = map(int, given[:6])
+            return Matrix(argument, offset, rows, columns, leading, batch, bool(given[6]))
+        a, b, d = map(matrix, matrices)
         product = LtProduct(str(element), str(result), str(sums), int(batches), a, b, d, str(epilogue), int(bias),
                             str(bias_type))
         known = {element, result} <= DATA.keys() and sums in COMPUTE and epilogue in EPILOGUES \
@@ -162,7 +166,7 @@ class CublasLt:
         """The first algorithm that the library's heuristic returns."""
         preference, found, count = ctypes.c_void_p(), Heuristic(), ctypes.c_int()
         self._do("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
-        settings = [(MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))]
+        settings: list[tuple[int, Any]] = [(MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))]
         settings += [(attribute, ctypes.c_uint32(ALIGNMENT)) for attribute in ALIGNMENTS]
         for attribute, value in settings:
             self._do("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(value),

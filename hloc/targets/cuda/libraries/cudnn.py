@@ -92,10 +92,12 @@ class CudnnConvolution(NamedTuple):
 
         def numbers(given) -> tuple[int, ...]:
             return tuple(int(n) for n in given)
+
+        def tensor(given) -> Tensor:
+            return Tensor(int(given[0]), int(given[1]), numbers(given[2]), numbers(given[3]))
         found = CudnnConvolution(
-            str(direction), str(element), *(Tensor(int(t[0]), int(t[1]), *map(numbers, t[2:4])) for t in (x, y)),
-            numbers(filter), bool(last), numbers(padding), numbers(strides), numbers(dilations), int(groups), int(bias),
-            bool(relu))
+            str(direction), str(element), tensor(x), tensor(y), numbers(filter), bool(last),
+            numbers(padding), numbers(strides), numbers(dilations), int(groups), int(bias), bool(relu))
         lists = (found.x.sizes, found.x.strides, found.y.sizes, found.y.strides, found.filter)
         spatial = (found.padding, found.strides, found.dilations)
         if found.direction not in DIRECTIONS or found.element not in DATA or found.groups < 1 \

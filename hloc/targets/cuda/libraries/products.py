@@ -7,10 +7,12 @@ calls of the library.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import affine, of_names
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Let, Load, Store, Tile, Var
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load, Store, Tile, Var
+from hloc.kernels.walks import are_lets
 from hloc.targets.cuda.libraries import cublaslt
 from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
 from hloc.targets.cuda.tiles.products import Product
@@ -45,24 +47,33 @@ def library_product(tile: Tile) -> LtProduct | None:
         return None
     epilogue, bias = found
     first, second = ("lhs", "rhs") if exchanged else ("rhs", "lhs")
-    sides = [_matrix(names.index(first), *_strides(product.rhs, 4, 3), product.n, product.k, product),
-             _matrix(names.index(second), *_strides(product.lhs, 4, 3), product.k, product.m, product),
-             _matrix(names.index("out0"), 0, result[:2], 1, result[2], product.n, product.m, product)]
-    if None in sides or sides[2].transposed:
+    a = _matrix(names.index(first), _Strides.of(product.rhs, 4, 3), product.n, product.k, product)
+    b = _matrix(names.index(second), _Strides.of(product.lhs, 4, 3), product.k, product.m, product)
+    d = _matrix(names.index("out0"), _Strides(0, result[0], result[1], 1, result[2]), product.n, product.m, product)
+    if a is None or b is None or d is None or d.transposed:
         return None
-    return LtProduct(element, types["out0"], total, outer * inner, *sides, epilogue,
+    return LtProduct(element, types["out0"], total, outer * inner, a, b, d, epilogue,
                      names.index(bias) if bias else -1, types.get(bias, ""))
 
 
-def _strides(side: tuple[int, ...], down: int, across: int) -> tuple:
+class _Strides(NamedTuple):
     """offset, batch strides, and the strides along the rows and the columns of a column-major matrix."""
-    return side[0], side[1:3], side[down], side[across]
+
+    offset: int
+    outer: int
+    inner: int
+    down: int
+    across: int
+
+    @staticmethod
+    def of(side: tuple[int, ...], down: int, across: int) -> _Strides:
+        """down, across: where in `side` these are."""
+        return _Strides(side[0], side[1], side[2], side[down], side[across])
 
 
-def _matrix(argument: int, offset: int, batch: tuple[int, int], down: int, across: int, rows: int, columns: int,
-            product: Product) -> Matrix | None:
+def _matrix(argument: int, strides: _Strides, rows: int, columns: int, product: Product) -> Matrix | None:
     """A matrix with these strides; None unless one of its dimensions is contiguous and its batches have one stride."""
-    outer, inner = batch
+    offset, outer, inner, down, across = strides
     if product.outer > 1 and product.inner > 1 and outer != product.inner * inner:
         return None
     apart = inner if product.inner > 1 else outer if product.outer > 1 else 0
@@ -85,7 +96,7 @@ def named_epilogue(tile: Tile, in_place: Callable[[Expr], bool], exchanged: bool
     if not tile.epilogue:
         return "", ""
     *lets, last = tile.epilogue
-    if not isinstance(last, Store) or not all(isinstance(s, Let) for s in lets):
+    if not isinstance(last, Store) or not are_lets(lets):
         return None
     if last.buffer != "out0" or not in_place(last.position):
         return None
@@ -112,7 +123,7 @@ def _normal(expr: Expr, known: Mapping[str, object], exchanged: bool) -> object:
     """The normal form of a value, nested tuples: ("add", x, y ...), ("mul", factor, x ...), "acc", ("bias", buffer), a
     number; None for a value that such an epilogue cannot contain. Conversions between floats are left out."""
     if isinstance(expr, Const):
-        return float(expr.value)
+        return float(expr.real)
     if isinstance(expr, Var):
         return "acc" if expr.name == "acc" else known.get(expr.name)
     if isinstance(expr, Load):
@@ -136,7 +147,8 @@ def _joined(op: str, parts: list) -> object:
     """One flattened sum, product or maximum: its constant first, then the other operands in order."""
     flat = [x for p in parts for x in (p[1:] if isinstance(p, tuple) and p[0] == op else (p,))]
     numbers, rest = [x for x in flat if isinstance(x, float)], [x for x in flat if not isinstance(x, float)]
-    number = {"add": sum, "mul": _product, "max": max}[op](numbers) if numbers else None
+    join: dict[str, Callable[[list[float]], float]] = {"add": sum, "mul": _product, "max": max}
+    number = join[op](numbers) if numbers else None
     kept = ([] if number is None or number == {"add": 0.0, "mul": 1.0}.get(op) else [number]) + sorted(rest, key=repr)
     return kept[0] if len(kept) == 1 else (op, *kept)
 

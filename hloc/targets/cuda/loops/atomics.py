@@ -14,44 +14,46 @@ import math
 
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Atomic, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
+from hloc.kernels.walks import lets_of
 from hloc.targets.cuda.loops.updates import updates_of
 
 INTEGER = frozenset(["add", "minimum", "maximum", "and", "or", "xor"])
 OPS = {**dict.fromkeys(("s32", "u32", "s64", "u64"), INTEGER), "f32": frozenset(["minimum", "maximum"])}
 ELEMENT = Var("element", INDEX)
 MOST = 1 << 40
+Counters = tuple[tuple[str, int], ...]
 
 
 def with_atomics(kernel: Kernel) -> Kernel:
     """The kernel with Atomics, if their results do not depend on the order."""
     updates = updates_of(kernel)
     window = _window(updates.guard.then, ()) if updates else None
-    if window is None:
+    if updates is None or window is None:
         return kernel
-    loops, statements = window
-    atomic = _atomic(statements)
-    counters = (*([(updates.outer.name, updates.outer.extent)] if updates.outer else []), *updates.counters, *loops)
+    loops, lets, store = window
+    atomic = _atomic(lets, store)
+    outer = [(updates.outer.name, updates.outer.trip_count)] if updates.outer else []
+    counters = (*outer, *updates.counters, *loops)
     total = math.prod(extent for _, extent in counters)
     if atomic is None or total > MOST:
         return kernel
-    body = (*_counters(counters, total), *updates.outer_lets, *updates.lets,
-            If(updates.guard.condition, (*statements[:-1], atomic)))
+    body: tuple[Stmt, ...] = (
+            *_counters(counters, total), *updates.outer_lets, *updates.lets,
+            If(updates.guard.condition, (*lets, atomic)))
     return updates.at(kernel, For(ELEMENT.name, total, PARALLEL, body))
 
 
-def _window(statements: tuple[Stmt, ...], loops: tuple) -> tuple[tuple, tuple[Stmt, ...]] | None:
+def _window(statements: tuple[Stmt, ...], loops: Counters) -> tuple[Counters, tuple[Let, ...], Store] | None:
     """The loops over a window's elements, and the statements of one element: Lets and a Store."""
-    *lets, last = statements
+    lets, last = lets_of(statements[:-1]), statements[-1]
     if isinstance(last, For) and not lets and isinstance(last.extent, int):
         return _window(last.body, (*loops, (last.name, last.extent)))
-    plain = isinstance(last, Store) and all(isinstance(s, Let) for s in lets)
-    return (loops, statements) if plain else None
+    return (loops, lets, last) if isinstance(last, Store) and lets is not None else None
 
 
-def _atomic(statements: tuple[Stmt, ...]) -> Atomic | None:
+def _atomic(lets: tuple[Let, ...], store: Store) -> Atomic | None:
     """x[p] = op(x[p], value) as one Atomic."""
-    store = statements[-1]
-    values = {s.name: s.value for s in statements[:-1]}
+    values = {s.name: s.value for s in lets}
     old = Load(store.buffer, store.position, store.value.type)
     joined = _resolved(store.value, values)
     if not isinstance(joined, Apply) or joined.op not in OPS.get(joined.type, ()) or joined.type != store.value.type:

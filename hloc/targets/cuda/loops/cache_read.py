@@ -75,7 +75,7 @@ def _kept(body: tuple[Stmt, ...], kernel: Kernel, lanes: int) -> tuple[Stmt, ...
     for extent in dict.fromkeys(s.extent for s in rows):
         found = _Row([s for s in rows if s.extent == extent], known, readable, changing)
         for place, loops in found.readers():
-            array = Local(f"cached{len(arrays)}", place.type, extent)
+            array = Local(f"cached{len(arrays)}", place.type, found.loops[0].trip_count)
             if len(loops) > 1 and _registers(array, lanes) <= left:
                 left -= _registers(array, lanes)
                 arrays.append(array)
@@ -119,7 +119,8 @@ class _Row:
                      self._first(s, place, array) if s.name == loops[0] else self._later(s, place, array) for s in body)
 
     def _first(self, loop: For, place: Place, array: Local) -> For:
-        value, done = Var(f"{array.name}_now", place.type), []
+        value = Var(f"{array.name}_now", place.type)
+        done: list[Stmt] = []
         for statement in loop.body:
             load = next((p for p in unconditional(expressions(statement)) if self.place(p, loop) == place), None)
             if load is not None and Let(value.name, load) not in done:
@@ -145,11 +146,11 @@ def _everywhere(statement: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     if isinstance(statement, If):
         return If(change(statement.condition), tuple(_everywhere(s, change) for s in statement.then),
                   tuple(_everywhere(s, change) for s in statement.otherwise))
-    if isinstance(statement, (For, While)):
-        name = "condition" if isinstance(statement, While) else "extent"
-        old = getattr(statement, name)
-        return statement._replace(body=tuple(_everywhere(s, change) for s in statement.body),
-                                  **{name: old if isinstance(old, int) else change(old)})
+    if isinstance(statement, While):
+        return While(change(statement.condition), tuple(_everywhere(s, change) for s in statement.body))
+    if isinstance(statement, For):
+        extent = statement.extent if isinstance(statement.extent, int) else change(statement.extent)
+        return statement._replace(body=tuple(_everywhere(s, change) for s in statement.body), extent=extent)
     if isinstance(statement, Last):
         return statement._replace(position=change(statement.position),
                                   body=tuple(_everywhere(s, change) for s in statement.body))

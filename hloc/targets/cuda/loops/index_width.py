@@ -40,4 +40,4 @@ def _small(s: Stmt, known: Known, _in_vector: bool) -> tuple[Stmt, ...]:
 def _threads(kernel: Kernel) -> int:
     """Iterations of the PARALLEL loop times those of the VECTOR loop in it: the printer fuses both into one counter."""
     loops = [s for s in walk(kernel.body) if isinstance(s, For) and isinstance(s.extent, int)]
-    return math.prod(max((s.extent for s in loops if s.kind == kind), default=1) for kind in (PARALLEL, VECTOR))
+    return math.prod(max((s.trip_count for s in loops if s.kind == kind), default=1) for kind in (PARALLEL, VECTOR))

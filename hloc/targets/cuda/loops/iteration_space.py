@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Stmt, Store, Var
-from hloc.kernels.walks import loads, stores, with_parts
+from hloc.kernels.walks import are_lets_and_stores, loads, stores, with_parts
 
 
 class Piece(NamedTuple):
@@ -43,7 +43,7 @@ class Space(NamedTuple):
     statements: tuple[Let | Store, ...]
     loads: dict[Load, Access]
     stores: dict[Store, Access]
-    count: int
+    elements: int
 
 
 def space_of(kernel: Kernel) -> Space | None:
@@ -52,7 +52,7 @@ def space_of(kernel: Kernel) -> Space | None:
     if not isinstance(loop, For) or loop.kind != PARALLEL:
         return None
     statements, pieces, count = _elements(loop)
-    if not all(isinstance(s, (Let, Store)) for s in statements):
+    if not are_lets_and_stores(statements):
         return None
     for statement in statements:
         if isinstance(statement, Let) and statement.value.type == INDEX:
@@ -63,12 +63,12 @@ def space_of(kernel: Kernel) -> Space | None:
     dimensions = _dimensions(pieces, count)
     if dimensions is None:
         return None
-    accesses = {a: _access(affine(a.position, known), pieces, dimensions)
-                for a in (*loads(statements), *stores(statements))}
+    found: list[Load | Store] = [*loads(statements), *stores(statements)]
+    accesses = {a: _access(affine(a.position, known), pieces, dimensions) for a in found}
     if any(accesses[s] is None for s in stores(statements)):
         return None
     dimensions, moved = _merged(dimensions, {a: access for a, access in accesses.items() if access is not None})
-    return Space(dimensions, statements, {a: k for a, k in moved.items() if isinstance(a, Load)},
+    return Space(dimensions, tuple(statements), {a: k for a, k in moved.items() if isinstance(a, Load)},
                  {a: k for a, k in moved.items() if isinstance(a, Store)}, count)
 
 
@@ -110,9 +110,9 @@ def _elements(loop: For) -> tuple[tuple[Stmt, ...], dict[str, Piece], int]:
     """The statements of one element, the counters as pieces of its linear index, and the number of elements."""
     inner = loop.body[0] if len(loop.body) == 1 else None
     if isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int):
-        pieces = {loop.name: Piece(inner.extent, loop.extent), inner.name: Piece(1, inner.extent)}
-        return inner.body, pieces, loop.extent * inner.extent
-    return loop.body, {loop.name: Piece(1, loop.extent)}, loop.extent
+        pieces = {loop.name: Piece(inner.extent, loop.trip_count), inner.name: Piece(1, inner.extent)}
+        return inner.body, pieces, loop.trip_count * inner.extent
+    return loop.body, {loop.name: Piece(1, loop.trip_count)}, loop.trip_count
 
 
 def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
@@ -122,7 +122,7 @@ def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
     whole, by = value.arguments
     if not isinstance(whole, Var) or whole.name not in pieces or not isinstance(by, Const):
         return None
-    outer, size = pieces[whole.name], by.value
+    outer, size = pieces[whole.name], by.integer
     if size <= 0 or outer.modulus % size:
         return None
     return Piece(outer.divisor * size, outer.modulus // size) if value.op == "divide" else Piece(outer.divisor, size)

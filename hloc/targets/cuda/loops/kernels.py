@@ -9,8 +9,9 @@ Pointwise kernels use tiles (transposes.py) or vectors (vectors.py) if their acc
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine
@@ -24,6 +25,7 @@ from hloc.kernels.ir import (
     Const,
     Expr,
     For,
+    If,
     Kernel,
     Last,
     Let,
@@ -43,7 +45,16 @@ from hloc.targets.cuda.loops.fast_division import with_fast_division
 from hloc.targets.cuda.loops.index_width import fits
 from hloc.targets.cuda.loops.iteration_space import space_of, with_loads
 from hloc.targets.cuda.loops.scatter_owners import with_scatter_owners
-from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, LOOKED_AT, WARP, Scan, Spread, TeamKernel, Total, team_kernel
+from hloc.targets.cuda.loops.teams import (
+    BLOCKS_PER_SM,
+    LOOKED_AT,
+    WARP,
+    Scan,
+    Spread,
+    TeamKernel,
+    Total,
+    team_kernel,
+)
 from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
 from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
 from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
@@ -143,7 +154,7 @@ def threads_of(kernel: Kernel) -> int:
         return 1
     inner = loop.body[0] if len(loop.body) == 1 and isinstance(loop.body[0], For) else None
     joined = inner is not None and inner.kind == VECTOR and isinstance(inner.extent, int)
-    return loop.extent * (inner.extent if joined else 1)
+    return loop.trip_count * (inner.trip_count if inner is not None and joined else 1)
 
 
 def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str, index: str) -> str:
@@ -190,9 +201,9 @@ def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
 class TeamPrinter(StatementPrinter):
     """Prints the statements that the lanes of a team execute together."""
 
-    team: TeamKernel | None = None
-    kernel: Kernel | None = None
-    arrived: str = ""
+    team: TeamKernel = field(kw_only=True)
+    kernel: Kernel = field(kw_only=True)
+    arrived: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         self.buffers = {b.name: b for b in self.kernel.buffers}
@@ -215,6 +226,7 @@ class TeamPrinter(StatementPrinter):
         extent = s.counters[0][1] if len(s.counters) == 1 else _product(s.counters)
         name = s.counters[0][0] if len(s.counters) == 1 else "point"
         if packs := self.widths.of(s):
+            assert isinstance(extent, int)              # as `widths` says
             self.packed(s, packs, extent, indent)
             return
         if not s.slots:
@@ -231,6 +243,7 @@ class TeamPrinter(StatementPrinter):
     def scan(self, s: Scan, indent: int) -> None:
         """Each lane evaluates the condition of its iterations; a ballot gives the results to all lanes."""
         count, guard = _product(s.counters), s.body[-1]
+        assert isinstance(guard, If)
         parts = LOOKED_AT // WARP
         self.line(indent, f"for ({self.index} first = 0; first < {count}; first += {LOOKED_AT}) {{")
         self.line(indent + 1, "unsigned long long left = 0;")
@@ -289,6 +302,7 @@ class TeamPrinter(StatementPrinter):
     def vector(self, s: Spread, packs: Packs, extent: int, indent: int) -> None:
         """The elements of one vector."""
         width, (name, inner) = packs.width, s.counters[-1]
+        assert isinstance(inner, int)                       # as `widths` says
         along = len(s.counters) == 1 or inner % width == 0      # whether a vector lies in one line of the nest
         first = index_apply("multiply", Var("vector", INDEX), Const(width, INDEX))
         if len(s.counters) > 1 and along:
@@ -315,7 +329,7 @@ class TeamPrinter(StatementPrinter):
             self.line(indent + 1, f"const {self.index} slot = some * {width} + part;")
         for statement in s.body:
             new = with_expressions(statement, lambda e: with_loads(e, places))
-            if statement in packs.stores:
+            if isinstance(statement, Store) and isinstance(new, Store) and statement in packs.stores:
                 new = Store(f"y{stores.index(statement)}.at", Var("part", INDEX), new.value)
             self.statements([new], indent + 1)
         self.line(indent, "}")
@@ -353,14 +367,15 @@ class TeamPrinter(StatementPrinter):
             return
         rest, pieces = _product(s.counters), []
         for name, extent in s.counters:
+            assert isinstance(extent, int)              # of a nest
             outer = rest
             rest //= extent
             value = number if outer == _product(s.counters) else f"{number} % {outer}"
             pieces.append(f"{name} = {value}" if rest == 1 else f"{name} = {value} / {rest}")
         self.line(indent, f"const {self.index} {', '.join(pieces)};")
 
-    WRITERS = {**StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan, Last: last,
-               For: loop}
+    WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
+        **StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan, Last: last, For: loop}
 
 
 def _place(start: Affine, first: Expr) -> str:
@@ -368,9 +383,11 @@ def _place(start: Affine, first: Expr) -> str:
     return expression(index_apply("add", start.expression(), first))
 
 
-def _product(counters: tuple[tuple[str, int], ...]) -> int:
+def _product(counters: Sequence[tuple[str, int | Expr]]) -> int:
+    """The iterations of a nest, all of whose extents are constants."""
     result = 1
     for _, extent in counters:
+        assert isinstance(extent, int)
         result *= extent
     return result
 

@@ -23,7 +23,7 @@ from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Var
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
-from hloc.targets.cuda.loops.teams import Scan
+from hloc.targets.cuda.loops.teams import Own, Scan
 from hloc.targets.cuda.loops.updates import Place, Updates, place_of, updates_of
 
 WARPS_PER_SM = 8
@@ -36,18 +36,18 @@ def with_scatter_owners(kernel: Kernel, gpu: Machine) -> Kernel:
     """The kernel distributed over owners, if its form allows that."""
     updates = updates_of(kernel)
     place = place_of(updates, kernel) if updates else None
-    if place is None:
+    if updates is None or place is None:
         return kernel
-    around = updates.outer.extent if updates.outer else 1
+    around = updates.outer.trip_count if updates.outer else 1
     number = _window(updates, place)
-    most = updates.count if number is not None else place.size // SHARE
+    most = updates.total if number is not None else place.size // SHARE
     count = min(most, gpu.cores * WARPS_PER_SM // around)
     if count < FEWEST:
         return kernel
     lets, mine, then = _by_number(number, count) if number is not None else _by_range(place, count)
     guard = updates.guard
     condition = Apply("and", (guard.condition, mine), "pred")
-    scan = Scan(updates.counters, (*updates.lets, If(condition, then(guard.then))))
+    scan: Own = Scan(updates.counters, (*updates.lets, If(condition, then(guard.then))))
     if updates.outer is None:
         return updates.at(kernel, For(OWNER.name, count, PARALLEL, (*lets, scan)))
     own = Let(OWNER.name, Apply("remainder", (WORK, Const(count, INDEX)), INDEX))
@@ -61,7 +61,7 @@ def _window(updates: Updates, place: Place) -> Expr | None:
     fixed = {s.name for s in (*updates.before, *updates.outer_lets)}
     if updates.outer:
         fixed.add(updates.outer.name)
-    base = place.base.without(*fixed).factors
+    base = place.base.without(*fixed).factors or {}
     step = math.gcd(*base.values()) if base else 0
     return of_names({name: f // step for name, f in base.items()}).expression() if place.span < step else None
 

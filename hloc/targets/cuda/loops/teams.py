@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
@@ -46,7 +46,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.monoids import identity
-from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk, with_parts
+from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk, with_expressions, with_parts
 from hloc.machine import Machine
 
 WARP = 32
@@ -60,6 +60,9 @@ IDEMPOTENT = frozenset(["maximum", "minimum", "and", "or"])
 LANE = Var("lane", INDEX)
 SLOT = Var("slot", INDEX)
 FIRST_LANE = Apply("compare_eq", (LANE, Const(0, INDEX)), "pred")
+
+
+Own = Any      # a statement of the loop IR, or a Spread, Total or Scan; loops, too, hold these before they are printed
 
 
 class Spread(NamedTuple):
@@ -96,7 +99,7 @@ class TeamKernel(NamedTuple):
     rows: int
     counter: str
     before: tuple[Stmt, ...]
-    body: tuple[Stmt, ...]
+    body: tuple[Own, ...]
     once: bool = False
 
 
@@ -107,7 +110,7 @@ def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
         return None
     before = tuple(s for s in kernel.body if s is not loop) if loop else ()
     body = loop.body if loop else kernel.body
-    rows = loop.extent if loop else 1
+    rows = loop.trip_count if loop else 1
     draft = _Draft(body, forms((*before, *body)), {b.name for b in kernel.buffers})
     longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
     private = sum(_bytes(s) for s in walk(body) if isinstance(s, Local))
@@ -226,12 +229,13 @@ class _Draft:
         if not all(self._only_accumulated(name, body) for name in assigned(body) - inside):
             return False
         written = [(s, around) for s, around in _with_loops(nest[:1]) if s.buffer not in inside]
-        moving, places = defined(body) - {s.name for s in walk(nest[:1]) if isinstance(s, For)}, {}
+        moving = defined(body) - {s.name for s in walk(nest[:1]) if isinstance(s, For)}
+        places: dict[str, Affine] = {}
         for store, around in written:
             place = affine(store.position, self.known)
-            factors, extents = place.factors, {s.name: s.extent for s in around}
+            factors, extents = place.factors, {s.name: s.extent for s in around if isinstance(s.extent, int)}
             if factors is None or moving & factors.keys() or places.setdefault(store.buffer, place) != place \
-                    or not all(isinstance(n, int) for n in extents.values()) or not injective(factors, extents):
+                    or len(extents) < len(around) or not injective(factors, extents):
                 return False
         return all(affine(load.position, self.known) == places[load.buffer]
                    for load in loads(body) if load.buffer in places)
@@ -339,15 +343,16 @@ class _Draft:
                 done.append(statement)
         return _with_single_barriers(done)
 
-    def loop(self, loop: For, open_sums: set[str], fresh: set[str]) -> list[Stmt]:
+    def loop(self, loop: For, open_sums: set[str], fresh: set[str]) -> list[Own]:
         sums = assigned(loop.body) & self.mutables.keys()
         spread = self.spreads.get(id(loop))
         if spread is None:
             sums = {n for n in sums if self._only_accumulated(n, loop.body) and self._summed_in_spreads(n, loop)}
         own = sorted(sums - open_sums)
-        before = [self._reset(n) for n in own if n not in fresh and self.mutables[n].reassociable not in IDEMPOTENT]
+        before: list[Own] = [self._reset(n) for n in own
+                             if n not in fresh and self.mutables[n].reassociable not in IDEMPOTENT]
         fresh -= sums
-        after = [Total(n, self.mutables[n].reassociable, self.mutables[n].initial.type) for n in own]
+        after: list[Own] = [Total(n, self.mutables[n].reassociable, self.mutables[n].initial.type) for n in own]
         if spread is not None:
             return [*before, *self.spread(spread), *after]
         return [*before, For(loop.name, loop.extent, SERIAL, tuple(self.row(loop.body, open_sums | sums))), *after]
@@ -372,13 +377,13 @@ class _Draft:
         type = mutable.initial.type
         return Assign(name, Apply("select", (FIRST_LANE, Var(name, type), identity(mutable.reassociable, type)), type))
 
-    def spread(self, spread: Spread) -> list[Stmt]:
+    def spread(self, spread: Spread) -> list[Own]:
         """A loop over the lanes, with barriers if other lanes may still read, or will read, what it writes."""
         split = {n for n in _touched(spread.body) if self.places.get(n) == "split"}
         slots = max((slots_of(self.locals[n].size, self.threads) for n in split), default=0)
         body = tuple(_with_slots(s, split) for s in spread.body) if split else spread.body
         written = {s.buffer for s in stores(body) if s.buffer in self.buffers or s.buffer in self.locals} - split
-        done: list[Stmt] = [Spread(spread.counters, body, slots)]
+        done: list[Own] = [Spread(spread.counters, body, slots)]
         if written:
             done.insert(0, Barrier())
         if any(n in self.loaded for n in written):
@@ -419,7 +424,7 @@ def _with_single_barriers(statements: list[Stmt]) -> list[Stmt]:
     return done
 
 
-def _with_loops(statements: Iterable[Stmt], around: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
+def _with_loops(statements: Iterable[Own], around: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
     """All stores, each with the loops around it."""
     for s in statements:
         if isinstance(s, Store):
@@ -446,16 +451,17 @@ def _with_slots(statement: Stmt, split: set[str]) -> Stmt:
     if isinstance(statement, If):
         return If(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.then),
                   tuple(_with_slots(s, split) for s in statement.otherwise))
-    if isinstance(statement, (For, While)):
-        name = "condition" if isinstance(statement, While) else "extent"
-        old = getattr(statement, name)
-        return statement._replace(body=tuple(_with_slots(s, split) for s in statement.body),
-                                  **{name: old if isinstance(old, int) else _replaced(old, split)})
+    if isinstance(statement, While):
+        return While(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.body))
+    if isinstance(statement, For):
+        extent = statement.extent if isinstance(statement.extent, int) else _replaced(statement.extent, split)
+        return statement._replace(body=tuple(_with_slots(s, split) for s in statement.body), extent=extent)
     if isinstance(statement, Store) and statement.buffer in split:
         return Store(statement.buffer, SLOT, _replaced(statement.value, split))
-    changed = {name: _replaced(getattr(statement, name), split)
-               for name in ("value", "initial", "position") if hasattr(statement, name)}
-    return statement._replace(**changed)
+    if isinstance(statement, Atomic):
+        return statement._replace(position=_replaced(statement.position, split),
+                                  value=_replaced(statement.value, split))
+    return with_expressions(statement, lambda e: _replaced(e, split))
 
 
 def _replaced(expr: Expr, split: set[str]) -> Expr:

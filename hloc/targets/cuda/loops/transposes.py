@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Kernel, Load, Store, Var
+from hloc.kernels.ir import INDEX, For, Kernel, Load, Store, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
@@ -69,7 +69,7 @@ def find_tiling(kernel: Kernel, space: Space) -> Tiling | None:
     bytes_each = max(ELEMENT_TYPES[load.type].bytes for load in loads)
     stored = next(b.type for s in space.stores for b in kernel.buffers if b.name == s.buffer)
     width = max(1, VECTOR_BYTES // max(bytes_each, ELEMENT_TYPES[stored].bytes))
-    edge = max(FEWEST_LINES * (1 + (space.count >= MANY)), CHUNKS * width)
+    edge = max(FEWEST_LINES * (1 + (space.elements >= MANY)), CHUNKS * width)
     if width > 1 and _in_vectors(loads, written[0], dimensions, read, width) \
             and edge * edge * sum(ELEMENT_TYPES[load.type].bytes for load in loads) <= LARGEST_SHARED:
         along = {load: a for load, a in space.loads.items()
@@ -124,7 +124,9 @@ def _elements(printer: StatementPrinter, kernel: Kernel, tiling: Tiling, outside
     printer.line(2, "}")
     printer.line(2, "__syncthreads();")
     _each(printer, edge * edge, f"across + n % {edge}", f"down + n / {edge}", outside)
-    for line in counters(kernel.body[0], _element("a", tiling, rest), printer.index):
+    loop = kernel.body[0]
+    assert isinstance(loop, For)
+    for line in counters(loop, _element("a", tiling, rest), printer.index):
         printer.line(3, line)
     places = {load: Load(f"tile{n}", Var(f"n / {edge} * {_pitch(load, edge)} + n % {edge}", INDEX), load.type)
               for n, load in enumerate(tiling.loads)}
@@ -159,7 +161,9 @@ def _vectors(printer: StatementPrinter, kernel: Kernel, tiling: Tiling, outside:
     printer.line(3, f"{type} y;")
     printer.line(3, "#pragma unroll")
     printer.line(3, f"for (int part = 0; part < {width}; part++) {{")
-    for text in counters(kernel.body[0], _element("a + part", tiling, rest), printer.index):
+    loop = kernel.body[0]
+    assert isinstance(loop, For)
+    for text in counters(loop, _element("a + part", tiling, rest), printer.index):
         printer.line(4, text)
     column = f"({line} / {width} ^ {chunk}) * {width} + {line} % {width}"
     places = {load: Load(f"tile{n}", Var(f"({chunk} * {width} + part) * {edge} + {column}", INDEX), load.type)

@@ -12,22 +12,22 @@ from typing import NamedTuple
 
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import PARALLEL, SERIAL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Store, Var
-from hloc.kernels.walks import defined, loads, stores, walk
+from hloc.kernels.walks import defined, lets_of, loads, stores, walk
 
 
 class Updates(NamedTuple):
     """before: Lets of the kernel; outer: the outermost PARALLEL loop, with its Lets; counters: of the serial loop nest,
     with their extents; lets: of an update; guard: the If whose body applies the update."""
 
-    before: tuple[Stmt, ...]
+    before: tuple[Let, ...]
     outer: For | None
-    outer_lets: tuple[Stmt, ...]
+    outer_lets: tuple[Let, ...]
     counters: tuple[tuple[str, int], ...]
-    lets: tuple[Stmt, ...]
+    lets: tuple[Let, ...]
     guard: If
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         return math.prod(extent for _, extent in self.counters)
 
     def at(self, kernel: Kernel, loop: For) -> Kernel:
@@ -38,12 +38,14 @@ class Updates(NamedTuple):
 def updates_of(kernel: Kernel) -> Updates | None:
     """The Updates of a kernel that consists of loops, Lets, one condition, and Stores under it; else None."""
     before, loop = _lets_and(kernel.body, For)
-    outer, outer_lets = None, ()
-    if loop is not None and loop.kind == PARALLEL:
+    outer: For | None = None
+    outer_lets: tuple[Let, ...] = ()
+    if isinstance(loop, For) and loop.kind == PARALLEL:
         outer = loop
         outer_lets, loop = _lets_and(outer.body, For)
-    counters, lets = [], ()
-    while loop is not None and loop.kind == SERIAL and isinstance(loop.extent, int):
+    counters: list[tuple[str, int]] = []
+    lets: tuple[Let, ...] = ()
+    while isinstance(loop, For) and loop.kind == SERIAL and isinstance(loop.extent, int):
         counters.append((loop.name, loop.extent))
         more, last = _lets_and(loop.body, For, If)
         lets += more
@@ -55,11 +57,12 @@ def updates_of(kernel: Kernel) -> Updates | None:
     return None
 
 
-def _lets_and(statements: tuple[Stmt, ...], *kinds: type) -> tuple[tuple[Stmt, ...], Stmt | None]:
+def _lets_and(statements: tuple[Stmt, ...], *kinds: type) -> tuple[tuple[Let, ...], Stmt | None]:
     """The Lets of a body, and the one statement of these kinds after them."""
-    if not statements or not isinstance(statements[-1], kinds) or not all(isinstance(s, Let) for s in statements[:-1]):
+    lets = lets_of(statements[:-1])
+    if not statements or lets is None or not isinstance(statements[-1], kinds):
         return (), None
-    return statements[:-1], statements[-1]
+    return lets, statements[-1]
 
 
 class Place(NamedTuple):
@@ -109,5 +112,5 @@ def _greatest(extent: int | Expr, values: dict[str, Expr]) -> int:
         return extent
     value = values.get(extent.name) if isinstance(extent, Var) else extent
     if isinstance(value, Apply) and value.op == "minimum":
-        return next((int(a.value) for a in value.arguments if isinstance(a, Const)), 0)
+        return next((a.integer for a in value.arguments if isinstance(a, Const)), 0)
     return 0

@@ -19,7 +19,7 @@ from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import Buffer, Expr, For, If, Load, Stmt, Store, While
 from hloc.kernels.walks import defined, expressions, parts, walk
 from hloc.targets.cuda.loops.cache_read import unconditional
-from hloc.targets.cuda.loops.teams import Spread, TeamKernel
+from hloc.targets.cuda.loops.teams import Own, Spread, TeamKernel
 
 PACK_BYTES = 16
 WIDTHS = (16, 8, 4, 2)
@@ -97,22 +97,29 @@ def _keeps_slots(counters: Counters, slots: int, width: int, lanes: int) -> bool
     return total % width == 0 and slots % width == 0 and width * -(-total // (width * lanes)) <= slots
 
 
+def _constant(counters: Sequence[tuple[str, int | Expr]]) -> Counters | None:
+    """The counters, if all extents are known."""
+    found = [(name, extent) for name, extent in counters if isinstance(extent, int)]
+    return found if len(found) == len(counters) else None
+
+
 class Widths:
     """The vector accesses of each distributed loop of a team's row."""
 
     def __init__(self, team: TeamKernel, buffers: Mapping[str, Buffer]) -> None:
         self.lanes, self.known, self.buffers = team.threads, forms((*team.before, *team.body)), buffers
-        slotted = [s for s in walk(team.body) if isinstance(s, Spread) and s.slots]
-        plain = all(isinstance(n, int) for s in slotted for _, n in s.counters) \
+        statements: Iterable[Own] = walk(team.body)
+        slotted = [s for s in statements if isinstance(s, Spread) and s.slots]
+        loops = [(own, s.body, s.slots) for s in slotted if (own := _constant(s.counters)) is not None]
+        plain = len(loops) == len(slotted) \
             and not any(isinstance(s, (For, If, While)) for spread in slotted for s in walk(spread.body))
-        self.width = common_width([(s.counters, s.body, s.slots) for s in slotted], self.lanes, self.known,
-                                  buffers) if slotted and plain else 1
+        self.width = common_width(loops, self.lanes, self.known, buffers) if slotted and plain else 1
 
     def of(self, s: Spread) -> Packs | None:
         """The width and vector accesses of a loop; None if a lane takes one element at a time."""
-        if not all(isinstance(n, int) for _, n in s.counters) or s.slots and self.width < 2 \
-                or len(s.counters) > 1 and not s.slots:
+        counters = _constant(s.counters)
+        if counters is None or s.slots and self.width < 2 or len(s.counters) > 1 and not s.slots:
             return None
         wanted = self.width if s.slots else 0
-        found = packs_of(s.counters, s.body, self.lanes, self.known, self.buffers, wanted)
+        found = packs_of(counters, s.body, self.lanes, self.known, self.buffers, wanted)
         return found or (Packs(self.width, {}, {}) if s.slots else None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Kernel, Load, Store, Var
+from hloc.kernels.ir import INDEX, For, Kernel, Load, Store, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
@@ -33,7 +33,7 @@ class Vectors(NamedTuple):
 
     @property
     def threads(self) -> int:
-        return self.space.count // self.width
+        return self.space.elements // self.width
 
 
 def find_vectors(kernel: Kernel, space: Space, gpu: Machine) -> Vectors | None:
@@ -42,7 +42,7 @@ def find_vectors(kernel: Kernel, space: Space, gpu: Machine) -> Vectors | None:
         return None
     widest = max(ELEMENT_TYPES[s.type].bytes for s in (*space.loads, *_buffers(kernel, space)))
     width = VECTOR_BYTES // widest
-    while width > 1 and (space.dimensions[0].size % width or space.count // width < ENOUGH * gpu.cores
+    while width > 1 and (space.dimensions[0].size % width or space.elements // width < ENOUGH * gpu.cores
                          or not all(is_along(a, width) for a in space.stores.values())):
         width //= 2
     if width < 2:
@@ -79,7 +79,9 @@ def print_vectors(kernel: Kernel, vectors: Vectors, name: str, index: str) -> st
         printer.line(2, f"hloc_pack<{c_type(types[store.buffer])}, {width}> y{n};")
     printer.line(2, "#pragma unroll")
     printer.line(2, f"for (int lane = 0; lane < {width}; lane++) {{")
-    for line in counters(kernel.body[0], f"vector * {width} + lane", index):
+    loop = kernel.body[0]
+    assert isinstance(loop, For)
+    for line in counters(loop, f"vector * {width} + lane", index):
         printer.line(3, line)
     places = {load: Load(f"x{n}.at", Var("lane", INDEX), load.type) for n, load in enumerate(vectors.loads)}
     for statement in vectors.space.statements:

@@ -261,7 +261,7 @@ def _mask(tile: Tile) -> tuple[str, str] | None:
     mask = mask_of(statements) if statements else None
     if mask is None:
         return None
-    used = tuple(s for s in statements[:-1] if is_needed(s, statements, mask[0]))
+    used = tuple(s for s in statements[:-1] if isinstance(s, Let) and is_needed(s, statements, mask[0]))
     body = print_statements((*used, Let("live", mask[0])), CUDA, 1)
     return (f"auto live_at = [&](long batch, long row, long column) -> bool {{\n{body}\n  return live;\n}};",
             expression(Const(mask[1], "f32")))

@@ -42,7 +42,8 @@ class Facts(NamedTuple):
     @staticmethod
     def of(tile: Tile) -> Facts:
         facts = dict(tile.parameters)
-        return Facts(*facts["sizes"], facts["batches"], facts["products"], facts["outputs"],
+        rows, columns = facts["sizes"]
+        return Facts(rows, columns, facts["batches"], facts["products"], facts["outputs"],
                      {b.name: b.type for b in tile.buffers})
 
     @property

@@ -177,7 +177,8 @@ def cost_arguments(tile: Tile, c: dict[str, int], product: Product | None, made:
         own = made.get(name)
         sides.append(Side(own.vector if own else vector, width, windows and name == "lhs",
                           operations(own.prologue.statements) if own else 0, dense or own is not None))
-    return sizes, tuple(sides)
+    left, right = sides
+    return sizes, (left, right)
 
 
 def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:

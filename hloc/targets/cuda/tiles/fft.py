@@ -72,7 +72,8 @@ def fft(tile: Tile, name: str, gpu: Machine) -> tuple:
     with_scratch = tile._replace(buffers=(*tile.buffers, Buffer("scratch", complex_type, 3 * elements, "update")))
     needs = any("scratch" in (p.source, p.target) or p.length > largest for p in passes)
     own = with_scratch if needs else tile
-    text, launches = "", []
+    text = ""
+    launches: list[Geometry] = []
     for number, one in enumerate(passes):
         part = f"{name}_{number}" if len(passes) > 1 else name
         emit = _shared_pass if one.length <= largest else _global_pass

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Apply, Const, Stmt, Tile, Var
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
@@ -110,7 +110,7 @@ def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     found = tilings_of(tile, product, gpu)
     tiling = next((t for t in found if t.variant == variant), found[0])
-    maps = ()
+    maps: tuple[TensorMap, ...] = ()
     if tiling.bulk:
         operands, maps = "maps", maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in names])
     call = f"hloc_ragged<{name}_shape>({operands}, {facts['groups'][1]}" if product.groups else \
@@ -161,6 +161,7 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     left, right = types_of(tile, names)
     found = computed_sides(tile)
     made = (found.get(names[0]), found.get(names[1]))
+    held = (made[0].held_bytes if made[0] else 0, made[1].held_bytes if made[1] else 0)
     numbers = numbers_of(left, right, total, facts.get("algorithm", ""), gpu)
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     rows, count = product.m, product.outer * product.inner
@@ -168,10 +169,9 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
         rows = -(-product.m // product.groups)      # of a group, on average
     variants = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
                     streams(product, constants, numbers, left, made), "" if found else groups(product, left),
-                    held=tuple(m.held_bytes if m else 0 for m in made))
+                    held=held)
     if numbers and left == "f32" and facts["algorithm"] == TF32:
-        full = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu,
-                       held=tuple(m.held_bytes if m else 0 for m in made))
+        full = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, held=held)
         variants = in_order_of_f32([*variants, *full], lambda t: predicted_us(t, *cost_arguments(tile, product), gpu))
     return [t for t in variants if t.splits == 1] if product.groups else variants
 
@@ -186,7 +186,8 @@ def cost_arguments(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Sid
         own = found.get(name)
         read.append(Side(own.vector, width, made=operations(own.prologue.statements)) if own else
                     Side(vector, width, dense=1 in steps))
-    return sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner), tuple(read)
+    left, right = read
+    return sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner), (left, right)
 
 
 def groups(product: Product, type: str) -> str:
@@ -214,7 +215,8 @@ def maps_of(product: Product, tiling: Tiling, arguments: list[int]) -> tuple[Ten
         box = (LINE // width, edge if depth[1] == 1 else tiling.constants["BK"])
         found.append(TensorMap.of(argument, width, side[0],
                                   (along, line, (product.inner, side[2]), (product.outer, side[1])), box))
-    return tuple(found)
+    left, right = found
+    return left, right
 
 
 def streams(product: Product, constants: dict[str, int], numbers: Numbers | None, type: str,
@@ -283,7 +285,7 @@ def epilogue(tile: Tile, total: str) -> tuple[Stmt, ...]:
     outer, inner, row, column = facts["result"]
     batch = Var("batch", INDEX)
     count = Const(facts["batches"][1], INDEX)
-    place = Const(0, INDEX)
+    place: Expr = Const(0, INDEX)
     for value, stride in ((index_apply("divide", batch, count), outer),
                           (Apply("remainder", (batch, count), INDEX), inner),
                           (Var("row", INDEX), row), (Var("column", INDEX), column)):

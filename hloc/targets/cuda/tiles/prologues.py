@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.ir.narrowing import all_known
 from hloc.kernels.ir import INDEX, SUM, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
 from hloc.kernels.walks import expressions, parts, with_expressions
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
@@ -111,13 +112,13 @@ def step_of(expr: Expr, moving: str, vector: int, lets: Mapping[str, Expr]) -> S
     """The Step of an expression in the variable `moving`, whose vectors start at multiples of their length. None if the
     expression is not linear in it within a vector."""
     if isinstance(expr, Const):
-        return Step(0, abs(int(expr.value)))
+        return Step(0, abs(expr.integer) if expr.type == INDEX else abs(int(expr.real)))
     if isinstance(expr, Var):
         if expr.name in lets:
             return step_of(lets[expr.name], moving, vector, lets)
         return Step(1, vector) if expr.name == moving else Step(0, 1)
     sides = [step_of(a, moving, vector, lets) for a in (expr.arguments if isinstance(expr, Apply) else [expr.position])]
-    if None in sides:
+    if not all_known(sides):
         return None
     if isinstance(expr, Load):
         return Step(0, 1) if sides[0].step == 0 else None
@@ -126,7 +127,8 @@ def step_of(expr: Expr, moving: str, vector: int, lets: Mapping[str, Expr]) -> S
         return Step(sum(s.step * f for s, f in zip(sides, factors)),
                     math.gcd(constant, *(s.divisor * f for s, f in zip(sides, factors))))
     if expr.op in STEPS and expr.type == INDEX:
-        return STEPS[expr.op](*sides, expr.arguments[-1], vector)
+        left, right = sides
+        return STEPS[expr.op](left, right, expr.arguments[-1], vector)
     return Step(0, 1) if all(s.step == 0 for s in sides) else None
 
 
@@ -140,16 +142,16 @@ def _stays(a: Step, by: int, vector: int) -> bool:
 
 
 def _quotient(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
-    if not isinstance(right, Const) or not _stays(a, int(right.value), vector):
+    if not isinstance(right, Const) or not _stays(a, right.integer, vector):
         return None
-    by = int(right.value)
+    by = right.integer
     return Step(0, a.divisor // by if a.divisor % by == 0 else 1)
 
 
 def _remainder(a: Step, b: Step, right: Expr, vector: int) -> Step | None:
-    if not isinstance(right, Const) or not _stays(a, int(right.value), vector):
+    if not isinstance(right, Const) or not _stays(a, right.integer, vector):
         return None
-    return Step(a.step, math.gcd(a.divisor, int(right.value)))
+    return Step(a.step, math.gcd(a.divisor, right.integer))
 
 
 STEPS = {"multiply": _product, "divide": _quotient, "remainder": _remainder}
@@ -234,8 +236,8 @@ def exact(expr: Expr) -> Expr:
         return expr
     if expr.type == "bf16" and inner.type in EXACT_IN_BF16:
         return expr._replace(arguments=(Apply("convert", (inner,), "f32"),))
-    through = expr.type == "f32" and inner.type in HALVES and isinstance(inner, Apply) and inner.op == "convert"
-    if through and _before(inner).type in EXACT_IN_BF16:
+    if expr.type == "f32" and inner.type in HALVES and isinstance(inner, Apply) and inner.op == "convert" \
+            and _before(inner).type in EXACT_IN_BF16:
         return expr._replace(arguments=(_before(inner),))
     return expr
 

@@ -28,6 +28,7 @@ def sort(tile: Tile, name: str, gpu: Machine) -> tuple:
     facts = dict(tile.parameters)
     length, stride, results = facts["length"], facts["stride"], facts["results"]
     reads, writes = tile.buffers[:-len(results)], tile.buffers[-len(results):]
+    assert tile.comparator is not None
     names, body, result = tile.comparator
     start = f"row / {stride} * {stride * length}L + row % {stride}" if stride > 1 else f"row * {length}"
     at = f"start + {{}} * {stride}L" if stride > 1 else "start + {}"

@@ -44,6 +44,7 @@ ALGORITHMS = {"dot_bf16_bf16_f32": Numbers("hloc_numbers_f32_as<hloc_rounded_bf1
 
 def numbers_of(lhs: str, rhs: str, total: str, algorithm: str, gpu: Machine) -> Numbers | None:
     """How tensor cores compute a product of these element types; None if they cannot."""
+    found: Numbers | None
     if lhs in F8 and rhs in F8:
         found = _f8(lhs, rhs, gpu)
     elif lhs == rhs == "f32":

@@ -23,16 +23,16 @@ NO_INTERLEAVE, SWIZZLE_128B, PROMOTION_256B, ZEROS_OUTSIDE = 0, 3, 3, 0
 
 class TensorMap(NamedTuple):
     """argument: index in the launch; width: bytes of an element; offset: bytes from the argument's start to the array;
-    sizes: in elements, the contiguous dimension first; strides: in bytes, of the other dimensions; box: extent in
-    elements in each dimension; steps: every so many elements, one is copied."""
+    sizes: in elements, of RANK dimensions, the contiguous one first; strides: in bytes, of the other dimensions; box:
+    extent in elements in each dimension; steps: every so many elements, one is copied."""
 
     argument: int
     width: int
     offset: int
-    sizes: tuple[int, int, int, int]
-    strides: tuple[int, int, int]
-    box: tuple[int, int, int, int]
-    steps: tuple[int, int, int, int] = (1, 1, 1, 1)
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...] = (1, 1, 1, 1)
 
     @staticmethod
     def of(argument: int, width: int, offset: int, dimensions: Sequence[tuple[int, int]], box: tuple[int, ...],

@@ -138,9 +138,9 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
         order = sorted(blocks_for(gpu, numbers, held), key=time)
         grouped = sorted(groups_for(gpu, numbers, groups), key=time)
         moved = ((elements or (rows + columns) * depth * count) + rows * columns * count) * ELEMENT_TYPES[type].bytes
-        first = grouped and type in EXACT_GROUPS and time(grouped[0]) < time(order[0]) and \
+        groups_first = grouped and type in EXACT_GROUPS and time(grouped[0]) < time(order[0]) and \
             is_limited_by_mma(2 * rows * columns * depth * count, moved, ELEMENT_TYPES[type].bytes, gpu)
-        forms = [pipelined(b, numbers) for b in ((*grouped, *order) if first else (*order, *grouped))]
+        forms = [pipelined(b, numbers) for b in ((*grouped, *order) if groups_first else (*order, *grouped))]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
@@ -219,7 +219,7 @@ def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list
     """Numbers of pieces of the depth and their lengths, the cost model's choice first."""
     most = min(depth // SHORTEST_PART, MOST_SPLITS, SCRATCH_BYTES // max(1, size)) if depth >= DEEP else 1
     first = max(1, min(2 * gpu.cores // max(1, blocks), most))
-    found = {}
+    found: dict[int, int] = {}
     for wanted in (first, *(n for n in (1, 2, 4, 8) if n <= most)):
         part = -(-depth // (wanted * step)) * step
         found.setdefault(-(-depth // part), part)
@@ -241,8 +241,8 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
         one = f"{before}hloc_bulk_steps<{name}_shape> ring(memory);\n{one}"
     if tiling.splits == 1:
         body = [finish, one, f"{call}, tile, finish);"]
-        mapped = tile._replace(buffers=(*tile.buffers, *mapped))
-        return text + kernel_text(mapped, name, tiling.threads, body, tiling.memory, tiling.dynamic), start
+        with_maps = tile._replace(buffers=(*tile.buffers, *mapped))
+        return text + kernel_text(with_maps, name, tiling.threads, body, tiling.memory, tiling.dynamic), start
     sums, count = c_type(total), tiling.elements * tiling.splits
     with_scratch = tile._replace(buffers=(*tile.buffers, Buffer("scratch", total, count, "update")))
     keep = (f"auto keep = [&](long piece, long place, {sums} acc) {{\n"
