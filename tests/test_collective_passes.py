@@ -16,7 +16,9 @@ from hloc.inputs import entry_parameters, random_arrays
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import COLLECTIVES, OVERLAP
 from hloc.passes.runner import run_passes
+from hloc.targets import find
 from hloc.text import parse_module
+from hloc.tools.explain import explain
 
 COLLECTIVE_PASSES = {one.__name__ for one in (*COLLECTIVES, *OVERLAP)}
 CASES = [path for path in cases.CASES if path.parent.name in COLLECTIVE_PASSES]
@@ -41,6 +43,19 @@ def test_devices_give_what_they_gave(path):
 def test_xla_reads_what_is_written(path):
     hlo = pytest.importorskip("jaxlib._hlo", reason="XLA's parser comes with jaxlib")
     hlo.hlo_module_from_text(sides(path)[1])
+
+
+def test_explain_tells_what_is_exposed():
+    """The product does not need the sum, and runs beside it; the module is explained as it would run."""
+    given, _ = sides(cases.FOLDER / "latency_hiding_scheduler" / "work_between.hlo")
+    given = given.replace("ROOT z = f32[256,256] add(y, r)", "ROOT z = (f32[256,256], f32[256,256]) tuple(y, r)")
+    told = explain(parse_module(given), find("cpu"))
+    (one,) = told.collectives
+    assert (one.devices, one.runs, one.sent) == (2, 1, 256 * 256 * 4) and one.beside
+    assert 0 <= one.exposed < one.seconds
+    assert "all-reduce" in {k.instruction.opcode for k in told.kernels}
+    alone = explain(parse_module("ENTRY e { x = f32[8] parameter(0) ROOT n = f32[8] negate(x) }"), find("cpu"))
+    assert alone.collectives == ()
 
 
 PAIR = """HloModule pair, is_scheduled=true, num_partitions=2

@@ -7,6 +7,7 @@ from collections import Counter
 
 import click
 
+from hloc.analysis.asynchronous import base_of
 from hloc.analysis.cost import main_operation
 from hloc.cli.loop_warnings import loop_copies_json, show_loop_copies
 from hloc.cli.options import (
@@ -21,7 +22,7 @@ from hloc.cli.options import (
 from hloc.cli.run_devices import for_devices
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import UsageError
-from hloc.tools.formatting import size_text
+from hloc.tools.formatting import size_text, time_text
 
 EPILOG = """\b
 Examples:
@@ -85,6 +86,8 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, p
         _show_kernels(told, top)
     if not show_kernels:
         _show_edges(told, top)
+    if not about:
+        _show_collectives(told, top)
     if told.not_planned:
         click.echo(f"note: loops and times were not analyzed: {told.not_planned}", err=True)
     show_loop_copies(told.loops)
@@ -164,6 +167,20 @@ def _show_edges(told, top: int) -> None:
     _rest(len(told.edges), top)
 
 
+def _show_collectives(told, top: int) -> None:
+    if not told.collectives:
+        return
+    whole, exposed = (sum(getattr(c, what) for c in told.collectives) for what in ("seconds", "exposed"))
+    click.echo(f"\ncollectives take {time_text(whole)}, of which a device only waits for {time_text(exposed)} "
+               "(roughly: hloc simulate knows clusters)")
+    print_table(["collective", "what", "devices", "runs", "sent", "time", "exposed", "line", "source", "beside it"],
+                [[c.instruction.name, base_of(c.instruction), str(c.devices), str(c.runs), size_text(int(c.sent)),
+                  time_text(c.seconds), time_text(c.exposed), str(line_of(c.instruction) or ""),
+                  source_of(c.instruction), ", ".join(c.beside)] for c in told.collectives[:top]],
+                right=range(2, 8))
+    _rest(len(told.collectives), top)
+
+
 def _end(instruction, kernel: str) -> list[str]:
     name = instruction.name if kernel == instruction.name else f"{instruction.name} in {kernel}"
     return [name, str(line_of(instruction) or ""), source_of(instruction)]
@@ -193,6 +210,10 @@ def _as_json(told) -> dict:
                      "flops": k.flops, "holds": list(k.members),
                      **(_time_json(times.get(k.instruction)) if told.times else {})}
                     for k in told.kernels],
+        "collectives": [{"name": c.instruction.name, "opcode": base_of(c.instruction), "devices": c.devices,
+                         "runs": c.runs, "bytes": c.sent, "seconds": c.seconds, "exposed": c.exposed,
+                         "line": line_of(c.instruction), "source": source_json(c.instruction),
+                         "beside": list(c.beside)} for c in told.collectives],
         "loop_copies": loop_copies_json(told.loops),
         "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],
         "edges": [{"computation": e.computation, "bytes": e.size, "reason": e.reason,

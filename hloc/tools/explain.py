@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hloc.analysis.aliasing import FORWARDING
+from hloc.analysis.asynchronous import base_of
 from hloc.analysis.control_flow import executed_computations, is_control_flow
 from hloc.analysis.cost import bytes_accessed, flops
 from hloc.api import plan
 from hloc.errors import HlocError
 from hloc.ir import Instruction, Module
+from hloc.ops.collectives import EXCHANGES
 from hloc.passes.context import PassContext
 from hloc.passes.fusion.edges import Edge
 from hloc.passes.pipelines import pipeline_for
@@ -26,6 +28,7 @@ from hloc.tools.loop_copies import CopyingLoop, loop_copies
 
 if TYPE_CHECKING:
     from hloc.tools.gpu_times import Times
+    from hloc.tools.overlap import Exposure
 
 NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all"}
 
@@ -58,7 +61,8 @@ class Reason(NamedTuple):
 class Explanation(NamedTuple):
     """instructions: before fusion, of the computations that run; kernels and edges: the largest first; written: the
     position of each instruction in the file, by name; loops: those that copy whole arrays in each iteration; times: of
-    kernels on a GPU, if requested; not_planned: why loops and times are unknown, if the module could not be planned."""
+    kernels on a GPU, if requested; not_planned: why loops and times are unknown, if the module could not be planned;
+    collectives: of a module for several devices."""
 
     instructions: int
     kernels: tuple[KernelFacts, ...]
@@ -67,6 +71,7 @@ class Explanation(NamedTuple):
     loops: tuple[CopyingLoop, ...] = ()
     times: Times | None = None
     not_planned: str = ""
+    collectives: tuple[Exposure, ...] = ()
 
     @property
     def reasons(self) -> list[Reason]:
@@ -114,6 +119,9 @@ def explain(module: Module, target: Target, options: Mapping[str, Any] | None = 
                if _is_work(i) and not is_control_flow(i)]
     told = Explanation(counted[0], tuple(sorted(kernels, key=lambda k: -k.size)),
                        tuple(sorted(edges, key=lambda e: -e.size)), written)
+    if any(base_of(i) in EXCHANGES for c in executed_computations(module) for i in c.instructions):
+        from hloc.tools.overlap import exposures  # few modules have collectives
+        told = told._replace(collectives=tuple(exposures(module, PassContext(target.machine, target.name))))
     times = times and target.machine.kind == "gpu"
     if not times and not any(i.opcode == "while" for c in executed_computations(module) for i in c.instructions):
         return told

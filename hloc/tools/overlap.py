@@ -1,0 +1,56 @@
+"""What runs beside the collectives of an optimized module, and what of them is exposed.
+
+    exposures(module, context)      [Exposure(all-reduce-start.0, devices=4, runs=1, seconds=3e-5, exposed=1e-5, ...)]
+
+Times are rough: no cluster is named, so the network is one level (links.plain_network). hloc simulate takes clusters.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hloc.analysis.communication import counts_of, exchange_of, largest_group
+from hloc.analysis.links import plain_network
+from hloc.analysis.timeline import KERNEL, TRANSFER, replay
+from hloc.ir import Instruction, Module
+from hloc.ir.clone import clone_module
+from hloc.passes.context import PassContext
+from hloc.passes.latency_hiding_scheduler import rough_seconds
+from hloc.passes.pipelines import OVERLAP
+from hloc.passes.runner import run_passes
+
+MOST_BESIDE = 3                     # kernels that are named for a collective
+
+
+class Exposure(NamedTuple):
+    """A collective. sent: bytes by a device each time; seconds, exposed: of all its runs; beside: kernels that run
+    while it does, the first of them."""
+
+    instruction: Instruction
+    devices: int
+    runs: int
+    sent: float
+    seconds: float
+    exposed: float
+    beside: tuple[str, ...]
+
+
+def exposures(module: Module, context: PassContext) -> list[Exposure]:
+    """Those that take longest first. The module is left as it is."""
+    own, counts = clone_module(module), counts_of(module)
+    run_passes(own, OVERLAP, context, verify=False)
+    line = replay(own.entry, rough_seconds(own, context))
+    levels = plain_network(context.machine.kind, counts.devices)
+    kernels = [s for s in line.slices if s.kind == KERNEL]
+    found = []
+    for s in (s for s in line.slices if s.kind == TRANSFER):
+        one = line.transfers[s.instruction]
+        beside = [k.instruction.name for k in kernels if k.begin < s.end and s.begin < k.end]
+        found.append(Exposure(s.instruction, len(largest_group(s.instruction, counts)), one.runs,
+                              sum(exchange_of(s.instruction, levels, counts).sent), one.seconds, one.exposed,
+                              _first(beside)))
+    return sorted(found, key=lambda e: -e.seconds)
+
+
+def _first(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(names[:MOST_BESIDE]) + (("...",) if len(names) > MOST_BESIDE else ())
