@@ -13,7 +13,7 @@ constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Var
@@ -330,6 +330,19 @@ def operations_of(expr: Apply) -> int:
         return 1
     *factors, constant = expr.immediate
     return len(factors) - 1 + sum(abs(f) != 1 for f in factors) + bool(constant)
+
+
+def sum_text(expr: Apply, inside: Callable[[Expr], str]) -> tuple[str, bool]:
+    """The text of a sum, in loop IR as in C, and whether it is a product. inside: the text of a factor. A sum that
+    falls with its largest stride begins with its constant."""
+    *factors, constant = expr.immediate
+    text = str(constant) if factors[0] < 0 else ""
+    for atom, factor in zip(expr.arguments, factors):
+        sign = " - " if factor < 0 else " + " if text else ""
+        text += sign + inside(atom) + (f" * {abs(factor)}" if abs(factor) != 1 else "")
+    if constant and factors[0] > 0:
+        text += f" {'-' if constant < 0 else '+'} {abs(constant)}"
+    return text, len(factors) == 1 and factors[0] > 0 and not constant
 
 
 def _rank(term: tuple[Expr, int]) -> tuple[int, bool, str]:

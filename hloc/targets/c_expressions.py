@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.kernels.indexing import sum_text
 from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Load, Var
 from hloc.kernels.scalars import computation_type, is_narrow
 
@@ -86,7 +87,8 @@ class ExpressionPrinter:
         if isinstance(expr, Load):
             return f"{expr.buffer}[{self.expression(expr.position)}]", ATOM
         if expr.op == SUM:
-            return self._sum(expr)
+            text, is_product = sum_text(expr, lambda atom: self.inside(atom, PRODUCT))
+            return text, PRODUCT if is_product else ADDITION
         if expr.op == "convert":
             return self._convert(expr.arguments[0], expr.type)
         if expr.op == "convert_held":
@@ -101,18 +103,6 @@ class ExpressionPrinter:
             a, b = (self.inside(x, COMPARED) for x in expr.arguments)
             return f"({a} {'<' if expr.op == 'minimum' else '>'} {b} ? {a} : {b})", ATOM
         return self._infix(expr) or (self._function(expr), ATOM)
-
-    def _sum(self, expr: Apply) -> tuple[str, int]:
-        """A sum of positions: one that falls with its largest stride begins with its constant."""
-        *factors, constant = expr.immediate
-        text = str(constant) if factors[0] < 0 else ""
-        for atom, factor in zip(expr.arguments, factors):
-            sign = " - " if factor < 0 else " + " if text else ""
-            text += sign + self.inside(atom, PRODUCT) + (f" * {abs(factor)}" if abs(factor) != 1 else "")
-        if constant and factors[0] > 0:
-            text += f" {'-' if constant < 0 else '+'} {abs(constant)}"
-        is_product = len(factors) == 1 and factors[0] > 0 and not constant
-        return text, PRODUCT if is_product else ADDITION
 
     def _select(self, which: Expr, yes: Expr, no: Expr) -> tuple[str, int]:
         """`which ? yes : no`. An integer to which a constant is added if it is negative, as for indices, is an addition

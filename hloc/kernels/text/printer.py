@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from hloc.errors import printable
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
+from hloc.kernels.indexing import sum_text
 from hloc.kernels.operations import result_type
 
 ATOM, PRODUCT, ADDITION, COMPARISON = 4, 3, 2, 1
@@ -104,27 +105,14 @@ def _print(expr: ir.Expr) -> tuple[str, int]:
     if isinstance(expr, ir.Load):
         return f"{expr.buffer}[{expression_text(expr.position)}]", ATOM
     if expr.op == ir.SUM:
-        return _sum(expr)
+        text, is_product = sum_text(expr, lambda atom: _inside(atom, PRODUCT))
+        return text, PRODUCT if is_product else ADDITION
     types = [a.type for a in expr.arguments]
     if expr.op in INFIX and len(types) == 2 and expr.type == result_type(expr.op, types):
         sign, strength = INFIX[expr.op]
         left = max(strength, ADDITION)                              # a comparison compares sums
         return f"{_inside(expr.arguments[0], left)} {sign} {_inside(expr.arguments[1], strength + 1)}", strength
     return _call(expr, types), ATOM
-
-
-def _sum(expr: ir.Apply) -> tuple[str, int]:
-    """A sum: one that falls with its largest stride begins with its constant."""
-    *factors, constant = expr.immediate
-    text = str(constant) if factors[0] < 0 else ""
-    for atom, factor in zip(expr.arguments, factors):
-        times = f" * {abs(factor)}" if abs(factor) != 1 else ""
-        sign = " - " if factor < 0 else " + " if text else ""
-        text += sign + _inside(atom, PRODUCT) + times
-    if constant and factors[0] > 0:
-        text += f" {'-' if constant < 0 else '+'} {abs(constant)}"
-    is_product = len(factors) == 1 and factors[0] > 0 and not constant
-    return text, PRODUCT if is_product else ADDITION
 
 
 def _call(expr: ir.Apply, types: Sequence[str]) -> str:
