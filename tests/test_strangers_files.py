@@ -24,6 +24,7 @@ from hloc.cli.main import main
 from hloc.errors import RunError, UsageError
 from hloc.inputs import entry_parameters, npy
 from hloc.inputs.files import read_arrays, read_inputs, write_outputs
+from hloc.targets.cpu.execution.executable import MARK, VERSION
 
 ADD = ("HloModule add\nENTRY e {\n  x = f32[2,3] parameter(0)\n  y = f32[2,3] parameter(1)\n"
        "  ROOT s = f32[2,3] add(x, y)\n}\n")
@@ -452,7 +453,7 @@ def test_a_shared_object_that_is_not_whole(shared_object, here, monkeypatch, cha
 def reseal(source: Path, target: Path, change) -> None:
     """With another plan, and the right hash: what a stranger may have made."""
     from hloc.targets import sealed
-    with sealed.reading(source, "hloc_shared_object", 2) as found:
+    with sealed.reading(source, MARK, VERSION) as found:
         plan, image = found.plan, found.image()
     change(plan)
     with open(target, "w+b") as file:
@@ -478,8 +479,10 @@ def reseal(source: Path, target: Path, change) -> None:
     lambda plan: plan["manifest"]["results"][0].__setitem__(2, [2, 2]),
     lambda plan: plan["manifest"]["results"][0].__setitem__(2, [1 << 40, 1 << 40]),
     lambda plan: plan["manifest"]["results"][0].__setitem__(2, "23"),
+    lambda plan: plan["manifest"].update(devices=-1), lambda plan: plan["manifest"].update(devices="2"),
+    lambda plan: plan["manifest"].pop("devices"), lambda plan: plan["manifest"].update(devices=1),
     lambda plan: plan.update(nested=json.loads("[" * 900 + "]" * 900)),
-], ids=range(26))
+], ids=range(30))
 def test_hostile_manifests(shared_object, here, change):
     reseal(shared_object, Path("same.so"), lambda plan: None)
     assert hloc.api.load_compiled(Path("same.so"))(X, X)[0][1, 2] == 10
@@ -491,10 +494,18 @@ def test_hostile_manifests(shared_object, here, change):
     assert caught.value.code == 6 and len(str(caught.value)) < 600
 
 
+def test_a_manifest_that_makes_up_devices(shared_object, here):
+    from hloc.evaluate.simulate import thread_devices
+    reseal(shared_object, Path("m.so"), lambda plan: plan["manifest"].update(devices=2))
+    exe = hloc.api.load_compiled(Path("m.so"))
+    with pytest.raises(RunError, match="its code has another manifest"):
+        _ = exe.on_device(thread_devices(2, 1)[0]).backend
+
+
 def test_code_of_others_in_a_whole_file(shared_object, here):
     """Sealed, but no program: the loader refuses it, or it has not what a program has."""
     from hloc.targets import sealed
-    with sealed.reading(shared_object, "hloc_shared_object", 2) as found:
+    with sealed.reading(shared_object, MARK, VERSION) as found:
         plan = {k: v for k, v in found.plan.items() if k != "image_bytes"}
     Path("m.c").write_text("int nothing;")
     subprocess.run(["cc", "-shared", "-fPIC", "m.c", "-o", "plain.so"], check=True)
