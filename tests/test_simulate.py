@@ -1,6 +1,7 @@
 """hloc simulate: the models of collectives, cluster files, what a simulation adds up to, meshes, traces, pages."""
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import sys
@@ -252,6 +253,22 @@ def test_cpus_are_described_by_the_file():
     assert (found.target.machine.cores, found.target.machine.vector_bytes, found.time_factor) == (3, 32, 2.0)
     module = hloc.load("ENTRY e { x = f32[8192,8192] parameter(0) ROOT n = f32[8192,8192] negate(x) }\n")
     assert simulate(module, None, found).timeline.total == pytest.approx(2 * 2 * (256 << 20) / 1e9, rel=0.01)
+
+
+def test_a_fitted_cluster_gives_back_what_was_measured(monkeypatch):
+    """benchmarks/fit_cluster.py: the matmul and the large all-reduce take what they took."""
+    path = Path(__file__).parent.parent / "benchmarks" / "fit_cluster.py"
+    spec = importlib.util.spec_from_file_location("fit_cluster", path)
+    fit = importlib.util.module_from_spec(spec)
+    monkeypatch.setenv("HLOC_THREADS", "1")                                 # as the script sets it: undone behind the test
+    spec.loader.exec_module(fit)
+    text = json.dumps(fit.fitted(3.0, 1e-4, 1.4e-4, 5e-3))
+    found = read_cluster(text, "fitted")
+    assert found.time_factor == 3.0 and found.devices == 2
+    one = exchange(found.levels, "all-reduce", range(2), 4 * fit.MANY)
+    assert one.seconds == pytest.approx(5e-3 - 1e-4, rel=0.02)
+    assert simulate(hloc.load(fit.MATMUL), None, found).timeline.total == pytest.approx(
+        3 * simulate(hloc.load(fit.MATMUL), None, fit.cluster_of(fit.fitted(1.0, 0, 0, 1))).timeline.total)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
