@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from hloc.devices import with_device_counts
-from hloc.errors import RunError, Span, UnsupportedError, UsageError
+from hloc.errors import RunError, Source, Span, UnsupportedError, UsageError
 from hloc.executable import Executable
 from hloc.inputs import entry_parameters, entry_results
 from hloc.interrupts import ending_cleanly
@@ -56,6 +56,7 @@ class Options:
                   loop one by one; None: no trace
     march         the CPU to compile for, as for the C compiler's -march: native, x86-64-v3 ...; target cpu
     tuning        the file of measured algorithms of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
+    schedule      a file of schedules of loops that reduce (hloc/kernels/schedule/file.py); target cpu
     bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
     device        which of several devices the program runs on (hloc/evaluate); collectives exchange data through it
     """
@@ -72,6 +73,7 @@ class Options:
     trace: int | None = None
     march: str = "native"
     tuning: Path | None = None
+    schedule: Source | None = None
     bound: frozenset[int] = frozenset()
     device: Device | None = None
 
@@ -340,7 +342,7 @@ def _that_binds(exe: Executable, options: Options, anew: Callable[[Options], Exe
 def lasting(options: Options) -> Options:
     """The options that a pickled executable is compiled with."""
     return Options(custom_calls=options.custom_calls, passes=options.passes, profile=options.profile,
-                   trace=options.trace, march=options.march, tuning=options.tuning)
+                   trace=options.trace, march=options.march, tuning=options.tuning, schedule=options.schedule)
 
 
 def _compiled(module: Module, target: str, options: Options, consume: bool, run: bool) -> Executable:
@@ -348,6 +350,8 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
         raise UnsupportedError("target reference does not time its steps", hint="profile with target cpu")
     if target == "reference" and options.march != "native":
         raise UsageError("--march is for the target cpu, not for reference")
+    if target == "reference" and options.schedule is not None:
+        raise UsageError("a file of schedules is for the target cpu, not for reference")
     if target == "reference":
         return reference_executable(module, options)
     from hloc.bounded import with_sizes
@@ -355,6 +359,8 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
     chosen = find(target, options.march)
     if options.tuning is not None and chosen.name != "cuda":
         raise UsageError(f"a tuning file is for GPUs, not for target {chosen.name}")
+    if options.schedule is not None and chosen.name != "cpu":
+        raise UsageError(f"a file of schedules is for the target cpu, not for {chosen.name}")
     if run:
         refuse_endless(module)
     signature = entry_parameters(module), entry_results(module)
@@ -370,7 +376,8 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
 
     with ending_cleanly():
         if run and chosen.from_cache and not options.watches_passes and not options.times_steps:
-            chosen_by = {**options.passes, **({"bound": sorted(options.bound)} if options.bound else {})}
+            chosen_by = {**options.passes, **({"bound": sorted(options.bound)} if options.bound else {}),
+                         **({"schedule": options.schedule.text} if options.schedule else {})}
             exe = chosen.from_cache(module, chosen_by, compile_text, compile_now)
         else:
             exe = compile_now()

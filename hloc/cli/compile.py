@@ -15,6 +15,7 @@ from hloc.cli.options import (
     pass_options,
     precision_options,
     reading_options,
+    schedule_option,
     time_passes_option,
     tuning_option,
 )
@@ -68,9 +69,10 @@ LANGUAGES = {".c": "c", ".cu": "cuda", ".ptx": "text", ".hlo": "hlo"}       # by
 @precision_options
 @memory_limit_option
 @tuning_option
+@schedule_option
 @reading_options
 def compile_command(module, output, emit, target, name, host, march, devices, mesh, communicators, time_passes, as_json,
-                    fusion, precision, memory_limit, tuning, reading) -> None:
+                    fusion, precision, memory_limit, tuning, schedule, reading) -> None:
     """Compile MODULE ('-' for stdin) and write it to the file given with -o."""
     from hloc.api import Options, compile
     suffix = _suffix(output, emit, target)
@@ -82,7 +84,7 @@ def compile_command(module, output, emit, target, name, host, march, devices, me
     checked_name(name)
     with Progress() as progress:
         options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit, precision), tuning=tuning,
-                          march=march, timings=[])
+                          march=march, schedule=schedule, timings=[])
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
         exe = compile(for_devices(parsed, devices, mesh, reading.strict), target, options=options, consume=True,

@@ -29,6 +29,7 @@ Examples:
   hloc explain model.hlo                    # the largest arrays between kernels, and why they are not fused
   hloc explain model.hlo --about dot.7      # one instruction, by its name before or after fusion
   hloc explain model.hlo --kernels          # the kernels themselves
+  hloc explain model.hlo --schedule         # how the loops that reduce become vectors, and what was considered
   hloc explain model.hlo -t h200 --kernels  # predicted time on a GPU, and what bounds it
   hloc explain model.hlo --json | jq '.reasons'"""
 
@@ -38,6 +39,8 @@ Examples:
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
 @click.option("--about", metavar="NAME", help="Show only the kernel and the edges of this instruction.")
 @click.option("--kernels", "show_kernels", is_flag=True, help="List the kernels instead of the edges between them.")
+@click.option("--schedule", is_flag=True, help="List the schedules of loops that reduce, with the cheapest that were "
+              "considered, in the form that hloc run --schedule reads; for target cpu.")
 @click.option("--top", default=25, show_default=True, type=click.IntRange(0), metavar="N",
               help="Number of rows listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -46,16 +49,23 @@ Examples:
 @devices_option
 @mesh_option
 @lenient_reading_options
-def explain_command(module, target, about, show_kernels, top, as_json, fusion, precision, devices, mesh,
-                    reading) -> None:
+def explain_command(module, target, about, show_kernels, schedule, top, as_json, fusion, precision, devices,
+                    mesh, reading) -> None:
     """List the kernels of MODULE and, for every array that one kernel stores and another loads, why these two kernels
     were not fused; then the loops that copy whole arrays in every iteration, and why. Nothing is compiled or run.
 
     With --kernels and a GPU as --target, each kernel has the microseconds that the cost model predicts, how often it
     runs, and what bounds it (DRAM, L2, tensor, issue, latency, launch); --json adds other GPUs. No GPU is needed.
 
+    With --schedule, each loop that reduces has its schedule: the steps that make vectors, accumulators and the last
+    iterations of it. Comments above it list the cheapest --top schedules that apply, with predicted cycles.
+
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
+    if schedule:
+        _show_schedules(module, target, about or show_kernels, pass_options(fusion, precision=precision), reading, top,
+                        as_json)
+        return
     from hloc.ir.clone import clone_module
     from hloc.passes.precision import precision_notes, precision_of
     from hloc.targets import find
@@ -91,6 +101,29 @@ def explain_command(module, target, about, show_kernels, top, as_json, fusion, p
     if told.not_planned:
         click.echo(f"note: loops and times were not analyzed: {told.not_planned}", err=True)
     show_loop_copies(told.loops)
+
+
+def _show_schedules(module, target: str, others, passes: dict, reading, top: int, as_json: bool) -> None:
+    """The output of --schedule: text that --schedule FILE reads, or JSON."""
+    from hloc.api import Options
+    from hloc.targets import find
+    from hloc.tools.schedules import schedules_of
+    from hloc.verify.unverified import blaming_faults
+    chosen = find(target)
+    if chosen.name != "cpu" or others:
+        raise UsageError("--schedule is for target cpu, without --about and --kernels")
+    with Progress() as progress:
+        parsed = read_module(module, reading, progress)
+        progress.report("passes")
+        with blaming_faults(parsed, "hloc explain"):
+            found = schedules_of(parsed, chosen, Options(passes=passes))
+    if as_json:
+        click.echo(json.dumps({"schedules": [
+            {"loop": one.name, "iterations": one.iterations, "schedule": one.ranked[0].text,
+             "candidates": [{"schedule": c.text, "cycles": round(c.cycles, 1)} for c in one.ranked]}
+            for one in found]}, indent=1))
+        return
+    click.echo("\n\n".join(one.text(top) for one in found) or "// no loop that reduces has a schedule")
 
 
 def _about(told, name: str):

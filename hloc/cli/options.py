@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from hloc.errors import UsageError
+from hloc.errors import Source, UsageError
 
 LONGEST_NUMBER = 18                   # digits: of 64 bits
 module_argument = click.argument("module", metavar="MODULE", type=click.Path(allow_dash=True))
@@ -148,6 +148,21 @@ tuning_option = click.option(
     "--tuning", type=click.Path(path_type=Path), metavar="FILE",
     help="File with the fastest algorithm of each matmul, convolution and attention on a GPU. On a machine with that "
          "GPU, those that FILE lacks are measured and added; elsewhere FILE is only read.")
+
+
+schedule_option = click.option(
+    "--schedule", metavar="FILE", callback=lambda ctx, param, value: value and _text_of(value),
+    help="File with schedules of loops that reduce, instead of those that hloc chooses, for target cpu. hloc explain "
+         "--schedule prints them in this form.")
+
+
+def _text_of(path: str) -> Source:
+    """A text file. Raises UsageError where it is not UTF-8."""
+    from hloc.sources import read_bytes
+    try:
+        return Source(read_bytes(path).decode(), path)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8") from None
 
 
 time_passes_option = click.option(

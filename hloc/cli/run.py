@@ -25,6 +25,7 @@ from hloc.cli.options import (
     precision_options,
     reading_options,
     recv_option,
+    schedule_option,
     target_option,
     time_passes_option,
     transfers_of,
@@ -109,10 +110,11 @@ Examples:
 @precision_options
 @memory_limit_option
 @tuning_option
+@schedule_option
 @reading_options
 def run_command(module, inputs, bound, output, target, devices, mesh, repeat, warm_up, profile, trace, turns, top,
                 time_passes, as_json, custom_calls, infeeds, received, outfeed, fusion, precision,
-                memory_limit, tuning, reading) -> None:
+                memory_limit, tuning, schedule, reading) -> None:
     """Run MODULE (HLO text, a proto, or a .so or .cubin of `hloc compile`; '-' is stdin) and print its results.
 
     MODULE may be script.py:function, a function of JAX: the script, which is your own code, is run. Its
@@ -143,11 +145,11 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
                 "--time-passes": time_passes, "--custom-call": custom_calls, "--infeed": infeeds,
                 "--recv": received, "--outfeed": outfeed,
                 "--fusion off": fusion == "off", "--exact or --f32": precision,
-                "--memory-limit": memory_limit, "--tuning": tuning, "--module": reading.choice,
+                "--memory-limit": memory_limit, "--tuning": tuning, "--schedule": schedule, "--module": reading.choice,
                 "--elided": reading.elided, "--size": reading.sizes, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit, precision), profile=profile, tuning=tuning,
-                          trace=turns if trace is not None else None,
+                          schedule=schedule, trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
         setting = setting_for_compiled(parsed, devices) if isinstance(parsed, Executable) else setting_for(
             parsed, devices, mesh, reading.strict)

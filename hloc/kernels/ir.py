@@ -22,6 +22,8 @@ Rules (hloc/kernels/verify.py checks them)
   On a CPU the pool splits it, on a GPU its iterations (and those of a VECTOR loop directly inside) are the threads.
 - A VECTOR loop is innermost (or holds only straight-line code and Ifs), its iterations are independent or feed
   accumulators marked as `reassociable`; the C printer puts `omp simd` (with a reduction clause) on it.
+- A type may be a vector (hloc/kernels/vectors.py), like f32x16. Its Load and Store take adjacent elements; an Apply
+  works on all lanes, or across lanes. Passes for CPUs make vectors, lowerings do not.
 """
 from __future__ import annotations
 
@@ -115,15 +117,12 @@ class Store(NamedTuple):
 
 
 class For(NamedTuple):
-    """for (name = 0; name < extent; name++). PARALLEL extents are constants; others may be INDEX expressions.
-
-    lanes: of a VECTOR loop, the number of iterations per vector; 0: the compiler's choice."""
+    """for (name = 0; name < extent; name++). PARALLEL extents are constants; others may be INDEX expressions."""
 
     name: str
     extent: int | Expr
     kind: str
     body: tuple[Stmt, ...]
-    lanes: int = 0
 
     @property
     def trip_count(self) -> int:

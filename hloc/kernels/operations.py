@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.vectors import ACROSS_LANES, compared, element_of, is_vector, lanes_of, vector
 from hloc.ops.table import SCALARS
 
 # The type is part of the operation: it cannot be derived from the arguments.
@@ -29,7 +30,7 @@ MADE_BY_PASSES = {
     "opaque": "the INDEX itself, hidden from the C compiler",
     "maximum_key": "an integer that orders as `maximum` does: every NaN is above every number",
     "minimum_key": "an integer that orders as `minimum` does: every NaN is below every number",
-    "f32_of_maximum_key": "the float of such an integer (also bf16, f16; also of minimum_key)",
+    "bf16_of_maximum_key": "the bf16 of such an integer (also f16; also of minimum_key)",
     "sin_near": "sin where sin_is_near holds of the arguments (so for every function that has the two)",
     "sin_far": "sin of any argument",
     "called_sin": "sin by a call, not written out (so for every function of many instructions)",
@@ -44,6 +45,8 @@ WHOLES = {part: whole for whole, part in PARTS.items()}
 def result_type(op: str, arguments: Sequence[str]) -> str | None:
     """The result type of an operation for arguments of these types; None if it cannot be derived from them."""
     first = arguments[0]
+    if is_vector(first) or op in ACROSS_LANES:
+        return _vector_result(op, arguments)
     op = op.removeprefix("called_").removeprefix("row_")
     if op in CONVERSIONS:
         return None
@@ -58,6 +61,21 @@ def result_type(op: str, arguments: Sequence[str]) -> str | None:
     if op.endswith("imum_key"):
         return key_type(first) if "_of_" not in op else op.partition("_of_")[0]
     return first
+
+
+def _vector_result(op: str, arguments: Sequence[str]) -> str | None:
+    """The same for vectors: a comparison gives a mask, and what goes across lanes says its type, but for a lane."""
+    first = arguments[0]
+    if op == "lane":
+        return vector(element_of(first), 1)
+    if op in ACROSS_LANES:
+        return None
+    if op == "select":
+        return arguments[1]
+    element = result_type(op, [element_of(a) for a in arguments])
+    if element == "pred" and element_of(first) != "pred":
+        return compared(first)
+    return None if element is None else vector(element, lanes_of(first))
 
 
 def key_type(element_type: str) -> str:

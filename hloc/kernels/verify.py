@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.indexing import sum_of, sum_parts
 from hloc.kernels.operations import CONVERSIONS, result_type, takes_stored
 from hloc.kernels.scalars import is_narrow
+from hloc.kernels.vectors import ACROSS_LANES, element_of, fault, is_vector, lanes_of
 
 
 class KernelError(Exception):
@@ -43,7 +45,7 @@ class _Verifier:
                 self.check(self.names.get(expr.name) == expr.type, "unknown name or wrong type", expr)
             elif isinstance(expr, ir.Load):
                 self.check(expr.buffer in self.arrays, "unknown buffer", expr)
-                self.check(self.arrays[expr.buffer][0] == expr.type, "wrong element type", expr)
+                self.check(self.arrays[expr.buffer][0] == element_of(expr.type), "wrong element type", expr)
                 self.check(expr.position.type == ir.INDEX, "position is not an index", expr)
                 stack.append(expr.position)
             elif isinstance(expr, ir.Apply):
@@ -56,6 +58,9 @@ class _Verifier:
     def apply(self, expr: ir.Apply) -> None:
         types = [a.type for a in expr.arguments]
         self.check(bool(types), "no arguments", expr)
+        if any(map(is_vector, (*types, expr.type))):
+            self.vectors(expr, types)
+            return
         if expr.op in CONVERSIONS:
             self.check(len(types) == 1 + (expr.op == "stochastic_convert"), "wrong number of arguments", expr)
             return
@@ -69,6 +74,18 @@ class _Verifier:
                        "a multiple that is not a sum", expr)
         else:
             self.check(takes_stored(expr.op) or not is_narrow(values[0]), "arithmetic on a storage type", expr)
+        self.check(expr.type == result_type(expr.op, types), "not the type that this operation gives", expr)
+
+    def vectors(self, expr: ir.Apply, types: list[str]) -> None:
+        """An operation on vectors: as on their elements, in all lanes; or across lanes."""
+        wrong = fault(expr.op, types, expr.type, expr.immediate)
+        self.check(not wrong, wrong, expr)
+        if expr.op in CONVERSIONS or expr.op in ACROSS_LANES:
+            return
+        values = types[1:] if expr.op == "select" else types
+        self.check(len(set(values)) == 1, "arguments differ in type", expr)
+        self.check(takes_stored(expr.op) or element_of(values[0]) not in ELEMENT_TYPES
+                   or not is_narrow(element_of(values[0])), "arithmetic on a storage type", expr)
         self.check(expr.type == result_type(expr.op, types), "not the type that this operation gives", expr)
 
     # -- statements
@@ -121,7 +138,9 @@ class _Verifier:
         self.check(writable, "the buffer is read only", s)
         self.check(s.position.type == ir.INDEX, "position is not an index", s)
         self.expression(s.position)
-        self.check(self.expression(s.value) == type, "value of another type than the buffer", s)
+        stored = self.expression(s.value)
+        self.check(element_of(stored) == type, "value of another type than the buffer", s)
+        self.check(isinstance(s, ir.Store) or lanes_of(stored) == 1, "an atomic update by a vector", s)
 
     def loop(self, s: ir.For, parallel: bool, vector: bool) -> None:
         self.check(s.kind in (ir.PARALLEL, ir.SERIAL, ir.VECTOR), "unknown loop kind", s)

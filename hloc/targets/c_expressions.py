@@ -19,6 +19,7 @@ from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.kernels.indexing import sum_text
 from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Load, Var
 from hloc.kernels.scalars import computation_type, is_narrow
+from hloc.targets.vectors import has_vectors, vector_text
 
 SIMPLE_TYPES = {INDEX: "long", "f32": "float", "f64": "double", "s32": "int", "u32": "unsigned"}
 INFIX = {"add": ("+", 12), "subtract": ("-", 12), "multiply": ("*", 13), "divide": ("/", 13), "remainder": ("%", 13)}
@@ -84,6 +85,8 @@ class ExpressionPrinter:
             return self.literal(expr)
         if isinstance(expr, Var):
             return expr.name, ATOM
+        if has_vectors(expr):
+            return vector_text(expr, self.expression), ATOM
         if isinstance(expr, Load):
             return f"{expr.buffer}[{self.expression(expr.position)}]", ATOM
         if expr.op == SUM:

@@ -21,8 +21,10 @@ from typing import ClassVar, NamedTuple
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
+from hloc.kernels.vectors import is_vector
 from hloc.kernels.walks import assigned, walk
 from hloc.targets.c_expressions import COMPARED, ExpressionPrinter, c_type
+from hloc.targets.vectors import store_text
 
 
 class Dialect(NamedTuple):
@@ -88,6 +90,9 @@ class StatementPrinter(ExpressionPrinter):
         self.line(indent, f"{s.name} = {self.expression(s.value)};")
 
     def store(self, s: ir.Store, indent: int) -> None:
+        if is_vector(s.value.type):
+            self.line(indent, store_text(s.buffer, s.position, s.value, self.expression))
+            return
         self.line(indent, f"{s.buffer}[{self.expression(s.position)}] = {self.expression(s.value)};")
 
     def local(self, s: ir.Local, indent: int) -> None:
@@ -114,8 +119,7 @@ class StatementPrinter(ExpressionPrinter):
             self.parallel(s, indent)
             return
         if s.kind == ir.VECTOR and self.dialect.vector_pragma:
-            lanes = f" simdlen({s.lanes})" if s.lanes else ""
-            self.line(indent, f"#pragma omp simd{lanes}{self.reductions(s)}")
+            self.line(indent, f"#pragma omp simd{self.reductions(s)}")
         extent = str(s.extent) if isinstance(s.extent, int) else self.inside(s.extent, COMPARED)
         self.line(indent, f"for ({self.index} {s.name} = 0; {s.name} < {extent}; {s.name}++) {{")
         self.statements(s.body, indent + 1)

@@ -20,6 +20,7 @@ import numpy as np
 from hloc.ir import ELEMENT_TYPES, Instruction, array, numpy_dtype
 from hloc.kernels import ir
 from hloc.kernels.operations import key_type
+from hloc.kernels.vectors import MASKS, element_of, is_vector, lanes_of, vector
 from hloc.ops.table import OPS
 
 NEAR = 1 << 15          # largest magnitude for which `..._is_near` holds; the C functions have their own bounds
@@ -68,7 +69,7 @@ class _Run:
         self.values[s.name] = self.value(s.initial)
 
     def store(self, s: ir.Store) -> None:
-        self.arrays[s.buffer][self.place(s.buffer, s.position)] = self.value(s.value)
+        self.arrays[s.buffer][self.place(s.buffer, s.position, s.value.type)] = self.value(s.value)
 
     def atomic(self, s: ir.Atomic) -> None:
         type = s.value.type
@@ -112,15 +113,37 @@ class _Run:
         if isinstance(expr, ir.Const):
             return expr.value if expr.type == ir.INDEX else numpy_dtype(expr.type).type(expr.value)
         if isinstance(expr, ir.Load):
-            return self.arrays[expr.buffer][self.place(expr.buffer, expr.position)]
+            return self.arrays[expr.buffer][self.place(expr.buffer, expr.position, expr.type)].copy()
         arguments = [self.value(a) for a in expr.arguments]
+        if is_vector(expr.type) or is_vector(expr.arguments[0].type):
+            return vector_value(expr, arguments)
         return meaning(expr.op, tuple(a.type for a in expr.arguments), expr.type, expr.immediate)(*arguments)
 
-    def place(self, name: str, position: ir.Expr) -> int:
-        place, size = self.value(position), self.arrays[name].size
-        if not 0 <= place < size:
-            raise InterpretationError(f"{name}[{place}], which has {size} elements")
-        return place
+    def place(self, name: str, position: ir.Expr, type: str) -> int | slice:
+        """The element at a position, or the adjacent ones of a vector."""
+        place, size, lanes = self.value(position), self.arrays[name].size, lanes_of(type)
+        if not 0 <= place <= size - lanes:
+            raise InterpretationError(f"{name}[{place if place < 0 else place + lanes - 1}], which has {size} elements")
+        return slice(place, place + lanes) if lanes > 1 else place
+
+
+# -- vectors -----------------------------------------------------------------------------------------------------------
+
+def vector_value(expr: ir.Apply, arguments: list) -> object:
+    """The value of an operation on vectors, which are arrays: across lanes, or lane by lane as on elements."""
+    lanes, element = lanes_of(expr.type), element_of(expr.type)
+    dtype = np.dtype(bool) if element in MASKS else numpy_dtype(element)
+    if expr.op == "splat":
+        return np.full(lanes, arguments[0], dtype)
+    if expr.op == "series":
+        return np.asarray([arguments[0] + i * expr.immediate[0] for i in range(lanes)]).astype(dtype)
+    if expr.op == "shuffle":
+        return np.concatenate(arguments)[list(expr.immediate)]
+    if expr.op == "lane":
+        return arguments[0][expr.immediate[0]]
+    types = tuple(vector(element_of(a.type), 1) for a in expr.arguments)
+    one = meaning(expr.op, types, vector(element, 1), expr.immediate)
+    return np.array([one(*each) for each in zip(*arguments)], dtype)
 
 
 # -- operations --------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.indexing import sum_text
 from hloc.kernels.operations import result_type
+from hloc.kernels.vectors import is_vector
 
 ATOM, PRODUCT, ADDITION, COMPARISON = 4, 3, 2, 1
 INFIX = {"add": ("+", ADDITION), "subtract": ("-", ADDITION), "multiply": ("*", PRODUCT), "divide": ("/", PRODUCT),
@@ -65,7 +66,7 @@ def _head(s: ir.For | ir.While | ir.Last) -> str:
     if isinstance(s, ir.Last):
         return f"last({s.count}, {s.groups}) {_inside(s.position, ADDITION)}"
     extent = str(s.extent) if isinstance(s.extent, int) else _inside(s.extent, ADDITION)
-    return f"{s.kind}{f'({s.lanes})' if s.lanes else ''} {s.name} < {extent}"
+    return f"{s.kind} {s.name} < {extent}"
 
 
 def _simple(s: ir.Stmt) -> str:
@@ -103,7 +104,8 @@ def _print(expr: ir.Expr) -> tuple[str, int]:
     if isinstance(expr, ir.Var):
         return expr.name, ATOM
     if isinstance(expr, ir.Load):
-        return f"{expr.buffer}[{expression_text(expr.position)}]", ATOM
+        lanes = f":{expr.type}" if is_vector(expr.type) else ""
+        return f"{expr.buffer}[{expression_text(expr.position)}]{lanes}", ATOM
     if expr.op == ir.SUM:
         text, is_product = sum_text(expr, lambda atom: _inside(atom, PRODUCT))
         return text, PRODUCT if is_product else ADDITION

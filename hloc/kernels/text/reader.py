@@ -19,6 +19,7 @@ from hloc.kernels import ir
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.operations import CONVERSIONS, result_type
 from hloc.kernels.text.printer import INFIX
+from hloc.kernels.vectors import is_vector
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.text.grammar import grammar_file
 
@@ -103,6 +104,10 @@ class _Reader:
             raise self.fail("not an element type", token)
         return str(token)
 
+    def value_type(self, token: Token) -> str:
+        """An element type, or that of a vector."""
+        return str(token) if is_vector(token) else self.element_type(token)
+
     # -- statements
 
     def block(self, node: Tree) -> tuple[ir.Stmt, ...]:
@@ -132,14 +137,14 @@ class _Reader:
     def store(self, name: Token, position: Tree, value: Tree) -> ir.Store:
         return ir.Store(str(name), self.expression(position), self.expression(value))
 
-    def for_loop(self, kind: Token, lanes: Token | None, name: Token, extent: Tree, body: Tree) -> ir.For:
+    def for_loop(self, kind: Token, name: Token, extent: Tree, body: Tree) -> ir.For:
         read = self.expression(extent)
         types = dict(self.types)
         self.define(name, ir.INDEX)
         statements = self.block(body)
         self.types = types
         count = read.integer if isinstance(read, ir.Const) and read.type == ir.INDEX else read
-        return ir.For(str(name), count, str(kind), statements, int(lanes or 0))
+        return ir.For(str(name), count, str(kind), statements)
 
     def while_loop(self, condition: Tree, body: Tree) -> ir.While:
         return ir.While(self.expression(condition), self.block(body))
@@ -191,10 +196,11 @@ class _Reader:
         return ir.Var(str(name), self.types[name])
 
     def load(self, node: Tree) -> ir.Load:
-        name, position = _children(node)
+        name, position, written = _children(node)
         if name not in self.arrays:
             raise self.fail(f"no array {name} here", name)
-        return ir.Load(str(name), self.expression(position), self.arrays[name])
+        type = self.value_type(written) if written else self.arrays[name]
+        return ir.Load(str(name), self.expression(position), type)
 
     def infix(self, node: Tree) -> ir.Expr:
         left, sign, right = _children(node)
@@ -212,7 +218,7 @@ class _Reader:
         arguments = tuple(self.expression(child) for child in rest if child is not None)
         if not arguments:
             raise self.fail("an operation without arguments", op)
-        type = self.element_type(written) if written else result_type(op, [a.type for a in arguments])
+        type = self.value_type(written) if written else result_type(op, [a.type for a in arguments])
         if type is None:
             raise self.fail(f"{op} does not say to which type: write {op}:f32(...)" if op in CONVERSIONS
                             else f"{op} of {arguments[0].type}", op)

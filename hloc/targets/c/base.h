@@ -33,6 +33,21 @@
 #define HLOC_CALLED static __attribute__((noinline, unused))
 #endif
 
+#if defined(__GNUC__) && !HLOC_CUDA
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are arguments of inlined functions only */
+#endif
+#ifdef __has_builtin
+#define HLOC_BUILTIN(builtin) __has_builtin(builtin)
+#else
+#define HLOC_BUILTIN(builtin) 0
+#endif
+/* Lanes of vectors picked by one shuffle, where the compiler has it for vectors of two lengths. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define HLOC_PICK_LANES(shuffle, lanes) shuffle
+#else
+#define HLOC_PICK_LANES(shuffle, lanes) lanes
+#endif
+
 /* Before a kernel of many instructions per element: 512-bit vectors; gcc would prefer 256-bit ones. */
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
 #define HLOC_WIDE __attribute__((target("prefer-vector-width=512")))

@@ -7,7 +7,7 @@
  * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)), for f16 and bf16 at a third of its price.
  * hloc_f32_to_bf16_held(x), hloc_round_bf16_f32_held(x): the same where a NaN has zeros in its low 16 bits, at two
  * thirds.
- * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16 (f32: s32), for minimum likewise:
+ * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16, for minimum likewise:
  * integers in the order that maximum sees.
  * f8e8m0fnu, which is computed in f64, has hloc_f8e8m0fnu_to_f64 and hloc_f64_to_f8e8m0fnu, too.
  * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
@@ -143,26 +143,20 @@ HLOC_FN float hloc_round_f16_f32(float x) {
 #endif
 
 /* Integers in the order that maximum (minimum) sees: NaN of either sign lies beyond every number. As integers, numbers
- * in the total order begin with the NaNs of negative sign: moved by their count they wrap around to the end.
- * R: storage type; S, U: integers of its width; LAST: the largest S; BITS(x), FROM(bits): R as U, and back. */
-#define HLOC_EXTREMUM_KEYS(T, R, S, U, LAST, BITS, FROM, NANS, OP, SIGN)                                              \
-  HLOC_FN hloc_##S hloc_##OP##_key_##T(R x) {                                                                         \
-    hloc_##S bits = (hloc_##S)BITS(x), order = (hloc_##S)(bits ^ (bits < 0 ? LAST : 0));                              \
-    return (hloc_##S)((hloc_##U)order SIGN NANS);                                                                     \
+ * in the total order begin with the NaNs of negative sign: moved by their count they wrap around to the end. */
+#define HLOC_EXTREMUM_KEYS(T, NANS, OP, SIGN)                                                                         \
+  HLOC_FN hloc_s16 hloc_##OP##_key_##T(hloc_##T x) {                                                                  \
+    hloc_s16 bits = (hloc_s16)x, order = (hloc_s16)(bits ^ (bits < 0 ? 0x7fff : 0));                                  \
+    return (hloc_s16)((hloc_u16)order SIGN NANS);                                                                     \
   }                                                                                                                   \
-  HLOC_FN R hloc_##T##_of_##OP##_key_##S(hloc_##S key) {                                                              \
-    hloc_##S order = (hloc_##S)((hloc_##U)key - (SIGN NANS));                                                         \
-    return FROM((hloc_##U)(order ^ (order < 0 ? LAST : 0)));                                                          \
+  HLOC_FN hloc_##T hloc_##T##_of_##OP##_key_s16(hloc_s16 key) {                                                       \
+    hloc_s16 order = (hloc_s16)((hloc_u16)key - (SIGN NANS));                                                         \
+    return (hloc_u16)(order ^ (order < 0 ? 0x7fff : 0));                                                              \
   }
-#define HLOC_SAME_BITS(x) (x)
-#define HLOC_NARROW_KEYS(T, NANS, OP, SIGN)                                                                           \
-  HLOC_EXTREMUM_KEYS(T, hloc_##T, s16, u16, 0x7fff, HLOC_SAME_BITS, HLOC_SAME_BITS, NANS, OP, SIGN)
-HLOC_NARROW_KEYS(f16, 0x3ff, maximum, -)
-HLOC_NARROW_KEYS(f16, 0x3ff, minimum, +)
-HLOC_NARROW_KEYS(bf16, 0x7f, maximum, -)
-HLOC_NARROW_KEYS(bf16, 0x7f, minimum, +)
-HLOC_EXTREMUM_KEYS(f32, float, s32, u32, 0x7fffffff, hloc_bits_f32, hloc_from_bits_f32, 0x7fffff, maximum, -)
-HLOC_EXTREMUM_KEYS(f32, float, s32, u32, 0x7fffffff, hloc_bits_f32, hloc_from_bits_f32, 0x7fffff, minimum, +)
+HLOC_EXTREMUM_KEYS(f16, 0x3ff, maximum, -)
+HLOC_EXTREMUM_KEYS(f16, 0x3ff, minimum, +)
+HLOC_EXTREMUM_KEYS(bf16, 0x7f, maximum, -)
+HLOC_EXTREMUM_KEYS(bf16, 0x7f, minimum, +)
 
 /* These have neither infinity nor NaN: overflow saturates, NaN becomes a zero of the opposite sign */
 #define HLOC_NARROW_FINITE(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE)                                           \

@@ -71,7 +71,8 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
     from hloc.targets.cpu.program.sources import make_sources
     from hloc.targets.host_calls import host_function
     printed = partial(make_sources, program, machine, timed=options.times_steps, iterations=options.trace,
-                      in_python=options.custom_calls.keys(), inline=options.passes.get("fusion") != "off")
+                      in_python=options.custom_calls.keys(), inline=options.passes.get("fusion") != "off",
+                      schedule=options.schedule)
     with options.stage("printing"):
         sources = printed()
     functions = [host_function(call, options) for call in sources.host_calls]

@@ -5,13 +5,17 @@ parallel (a small program is one unit). single_file.py makes one self-contained 
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
+from hloc.errors import Source
 from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step, WhileLoop
+from hloc.kernels.schedule.file import Given, read_schedules, refuse_unknown
+from hloc.kernels.schedule.nest import Nest
 from hloc.machine import Machine
 from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.building.header_selection import with_needed_sections
@@ -26,11 +30,12 @@ from hloc.targets.cpu.tiles.source import callback_of, tile_function
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.function_definitions import row_definitions
 from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
-from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
+from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_nests
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.functions import definitions
 from hloc.targets.inlining import c_name
 from hloc.targets.printer import C, comment, kernel_body, signature
+from hloc.targets.vectors import vector_definitions
 
 # Milliseconds of compilation (unit_costs.py). Starting gcc and reading the headers takes 45: nothing where a core would
 # be idle.
@@ -136,11 +141,13 @@ __attribute__((visibility("default"))) unsigned long hloc_unplanned(void) { retu
 
 
 def make_sources(program: Program, machine: Machine, *, timed: bool = False, iterations: int | None = None,
-                 in_python: Collection[str] = (), inline: bool = False, prefix: str = "") -> Sources:
+                 in_python: Collection[str] = (), inline: bool = False, prefix: str = "",
+                 schedule: Source | None = None) -> Sources:
     """Print all kernels and the driver. timed: a driver that measures its steps; iterations: and traces them, with so
     many iterations of each loop; in_python: targets of custom calls that are the user's own functions; inline: the
-    driver may hold small kernels; prefix: of the names of kernels."""
-    names, functions = print_kernels(program.kernels, machine, prefix)
+    driver may hold small kernels; prefix: of the names of kernels; schedule: a file of schedules. Raises ParseError if
+    that is wrong."""
+    names, functions = print_kernels(program.kernels, machine, prefix, read_schedules(schedule) if schedule else {})
     chosen = inlined_kernels(program, names, functions, machine) if inline and not timed else frozenset()
     inlined = {name: function for name, function in functions.items() if name in chosen}
     driver = driver_source(program, names, machine, timed=timed, iterations=iterations, in_python=in_python,
@@ -153,10 +160,14 @@ def make_sources(program: Program, machine: Machine, *, timed: bool = False, ite
 
 
 def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
-                  prefix: str = "") -> tuple[tuple[str, ...], dict[str, CFunction]]:
-    """The name of the C function of each kernel, and all functions by name, those that tiles call back too."""
+                  prefix: str = "", schedules: Mapping[str, Given] = MappingProxyType({}),
+                  ) -> tuple[tuple[str, ...], dict[str, CFunction]]:
+    """The name of the C function of each kernel, and all functions by name, those that tiles call back too. schedules:
+    of loops, by name."""
     names, functions = [], {}
     printed: dict[tuple, str] = {}                            # what is printed but for comment and name -> name
+    if schedules:
+        refuse_unknown(schedules, loop_names(kernels, machine))
     for number, kernel in enumerate(kernels):
         name = prefix + c_name(number, kernel.name)
         if isinstance(kernel, Tile):
@@ -165,12 +176,20 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
                 functions[callback.name] = callback
             functions[name] = tile_function(kernel, name, machine)
         else:
-            unnamed = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine)), machine)
+            own = {int(loop.rpartition(".")[2]): given for loop, given in schedules.items()
+                   if loop.rpartition(".")[0] == c_name(number, kernel.name)}
+            unnamed = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine, schedules=own)), machine)
             name = printed.setdefault(unnamed.key, name)
             if name not in functions:
                 functions[name] = unnamed.function(name)
         names.append(name)
     return tuple(names), functions
+
+
+def loop_names(kernels: Sequence[Kernel | Tile], machine: Machine) -> dict[str, Nest]:
+    """The nests of all kernels, by the names that files of schedules give them."""
+    return {f"{c_name(number, kernel.name)}.{n}": nest for number, kernel in enumerate(kernels)
+            if isinstance(kernel, Kernel) for n, nest in enumerate(scheduled_nests(kernel, machine))}
 
 
 class _Printed(NamedTuple):
@@ -199,5 +218,6 @@ def _printed(kernel: Kernel, machine: Machine) -> _Printed:
     printer = RowPrinter(far_arrays(kernel.buffers, FAR_BYTES))
     body = tuple(kernel_body(kernel, printer))
     rows = row_definitions(kernel.body, machine, printer)
-    called = (*definitions(kernel.body, printer), *rows)
+    vectors = vector_definitions(kernel.body, printer.expression)
+    called = (*vectors, *definitions(kernel.body, printer), *rows)
     return _Printed(kernel, kernel.wide or has_groups(kernel), bool(rows), called, body, printer)

@@ -120,7 +120,7 @@ class _Rows:
     def loops(self) -> tuple[Stmt, ...]:
         """The loops that replace it; none if it has no functions, or must stay."""
         is_straight = all(isinstance(s, (Let, Store, Assign)) for s in self.loop.body)
-        if self.loop.lanes or not is_straight or not self.name_functions():
+        if not is_straight or not self.name_functions():
             return ()
         self.schedule()
         loops = self.made()

@@ -12,6 +12,8 @@ are printed as calls of runtime/half_rows.h (`rows_as_calls`).
                          for i (VECTOR): b[i] = tanh(a[i])
                          for i (VECTOR): out[p + start + i] = f16(b[i])        hloc_narrow_row_f16(b, out + ..., count)
 
+Loops that reduce have schedules, whose vectors convert by instructions of their own (reduction_schedules.py).
+
 Outside of VECTOR loops, and in those of one or two iterations, single numbers are converted by these instructions, too:
 widen(x), narrow(x) are hloc_widen_f16, hloc_narrow_f32.
 """
@@ -42,6 +44,7 @@ from hloc.kernels.ir import (
     While,
 )
 from hloc.kernels.operations import HEAVY
+from hloc.kernels.schedule.nest import is_nest
 from hloc.kernels.walks import (
     assigned,
     expressions,
@@ -58,7 +61,6 @@ from hloc.targets.cpu.vector_loops.conversion_calls import row_call
 from hloc.targets.cpu.vector_loops.half_rounding_groups import LANES, in_groups, is_rounding, rounded_by, whole_groups
 
 BLOCK = 256                     # elements: several Local arrays of this size fit into the L1 cache
-LONG_BLOCK, FEW_ARRAYS = 2048, 2
 SHORTEST = 8                    # iterations of a loop that is converted by rows
 FEW = (1, 2)                    # iterations of a loop that converts one number at a time
 MOST_ARRAYS = 32                # of one loop
@@ -95,6 +97,8 @@ def _statements(statements: Iterable[Stmt], halves: frozenset[str]) -> tuple[Stm
 def _statement(s: Stmt, halves: frozenset[str]) -> tuple[Stmt, ...]:
     if isinstance(s, For) and s.kind == VECTOR and (s.extent in FEW or _is_short(s, halves)):
         return (s._replace(kind=SERIAL, body=_statements(s.body, halves)),)
+    if isinstance(s, For) and s.kind == VECTOR and is_nest(s):
+        return (s,)
     if isinstance(s, For) and s.kind == VECTOR:
         return _Loop(s._replace(body=_converted_where_stored(s.body)), halves).rewritten()
     if isinstance(s, (For, While)):
@@ -216,7 +220,6 @@ class _Loop:
     halves: frozenset[str]
     most: int = 0
     given: frozenset[str] = frozenset()
-    changing: set[str] = field(default_factory=set)
     read: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
     written: dict[tuple[str, Expr, int], str] = field(default_factory=dict)
     moved_to: dict[tuple[str, Expr, int], Const | tuple[str, Expr, int]] = field(default_factory=dict)
@@ -226,7 +229,7 @@ class _Loop:
         loop = self.loop
         if isinstance(loop.extent, int) and (loop.extent < SHORTEST or row_call(loop, ExpressionPrinter())):
             return (loop,)
-        self.along, self.changing = Along(loop), assigned(loop.body)
+        self.along = Along(loop)
         body = tuple(self.statement(s) for s in loop.body if not self.moves(s))
         count = len(self.read) + len(self.written)
         return self.blocks(body) if 0 < count <= MOST_ARRAYS and not self.clashes() else (loop,)
@@ -293,7 +296,7 @@ class _Loop:
         loop, counter, size = self.loop, Var(self.loop.name, INDEX), self.block_size()
         if self.most:
             return self.pass_over(Const(0, INDEX), counter, loop.extent, body)
-        if isinstance(loop.extent, int) and (loop.extent <= size or not self.changing):
+        if isinstance(loop.extent, int):
             whole = self.in_groups(Const(0, INDEX), counter, loop.extent, body) or self.groups_and_rest(body)
             if whole or loop.extent <= size:
                 return whole or self.pass_over(Const(0, INDEX), counter, loop.extent, body)
@@ -314,7 +317,7 @@ class _Loop:
         """The same in registers, except for a remainder that is not a whole group; none if that is too much code."""
         loop, roundings = self.loop, sum(is_rounding(e) for s in body for e in parts(expressions(s)))
         whole = loop.trip_count // LANES * LANES
-        if self.changing or not 0 < whole < loop.trip_count or roundings > FEW_ROUNDINGS:
+        if not 0 < whole < loop.trip_count or roundings > FEW_ROUNDINGS:
             return ()
         start, place = Const(whole, INDEX), Var(f"{loop.name}_place", INDEX)
         groups = self.in_groups(Const(0, INDEX), Var(loop.name, INDEX), whole, body)
@@ -333,10 +336,7 @@ class _Loop:
         return frozenset([*self.read.values(), *self.written.values()])
 
     def block_size(self) -> int:
-        """Larger for reductions, whose lanes are combined at the end of each block."""
-        if self.most:
-            return self.most
-        return LONG_BLOCK if len(self.arrays) <= FEW_ARRAYS and self.changing else BLOCK
+        return self.most or BLOCK
 
     def longest(self) -> int:
         size = self.block_size()

@@ -12,8 +12,7 @@ vectors of a group do not wait for each other (gelu: 2.3 times as fast as with s
                  for k < 16 (VECTOR): r[k] = f32(f16(r[k]))               hloc_round_row_f16(r, r, 16)
                  for k < 16 (VECTOR): b[16 g + k] = r[k] + 1
 
-A sum or product over whole groups has an accumulator per lane; these are combined after the groups. The terms of other
-accumulators are stored in a row, and accumulated by a loop after the groups.
+Loops that reduce are not split.
 """
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ from hloc.kernels.ir import (
     SERIAL,
     VECTOR,
     Apply,
-    Assign,
     Const,
     Expr,
     For,
@@ -40,8 +38,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.walks import assigned, expressions, operation, parts, walk, with_parts
-from hloc.targets.cpu.vector_loops.reduction_tree import NEUTRAL, joined, term_of
+from hloc.kernels.walks import expressions, parts, walk, with_parts
 
 VECTOR_LANES = 16               # of f32 in the widest vectors
 LANES = 64                      # of the largest groups
@@ -102,8 +99,7 @@ Around = Callable[[Expr, Var, int], tuple[Sequence[Stmt], Sequence[Stmt]]]
 class _Groups:
     """One loop. lanes: elements in a group; cuts_rest: the remainder after the whole groups stays a loop of its own;
     repeated: Lets that each small loop recomputes, known: the forms of positions among them; arrays: the arrays of the
-    other values; begin, join: loops before and after the groups for accumulators that have an array of lanes; behind:
-    the updates of other accumulators, over the whole loop."""
+    other values."""
 
     loop: For
     rows: frozenset[str]
@@ -115,11 +111,7 @@ class _Groups:
     known: dict[str, Affine] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
     locals: list[Local] = field(default_factory=list)
-    totals: list[Local] = field(default_factory=list)
     body: list[For] = field(default_factory=list)
-    begin: list[Stmt] = field(default_factory=list)
-    join: list[Stmt] = field(default_factory=list)
-    behind: list[Stmt] = field(default_factory=list)
 
     def rewritten(self) -> tuple[Stmt, ...]:
         """The loops; none if the loop must stay."""
@@ -136,19 +128,12 @@ class _Groups:
         before, after = self.around(self.first, self.lane, self.lanes) if self.around else ((), ())
         groups = self.groups(count)
         main = For(f"{self.loop.name}_group", groups, SERIAL, (*before, *self.locals, *self.body, *after))
-        rest: tuple[For, ...] = (For(self.loop.name, count, VECTOR, tuple(self.behind)),) if self.behind else ()
-        if self.cuts_rest:
-            rest = (self.rest(groups, count),)
-        return (*self.totals, *self.begin, main, *self.join, *rest)
+        return (main, self.rest(groups, count)) if self.cuts_rest else (main,)
 
     def can_be_cut(self, statements: Iterable[Stmt]) -> bool:
-        """Whether this is straight-line code whose accumulators are only updated, over whole groups or over rows."""
-        changing = assigned(statements)
-        for s in statements:
-            if not isinstance(s, (Let, Store, Assign)):
-                return False
-            if not isinstance(s, Assign) and self.reads(s, changing):
-                return False
+        """Whether this is straight-line code without accumulators, over whole groups or over rows."""
+        if not all(isinstance(s, (Let, Store)) for s in statements):
+            return False
         extent = self.loop.extent
         self.lanes = lanes_of(extent if isinstance(extent, int) else self.size)
         if self.around:
@@ -160,42 +145,18 @@ class _Groups:
         if isinstance(extent, int) and extent % VECTOR_LANES == 0 and extent < LANES:
             self.lanes = VECTOR_LANES
         self.cuts_rest = not isinstance(extent, int) or extent % self.lanes != 0
-        return not self.cuts_rest or (not changing and (not isinstance(extent, int) or extent > LANES))
-
-    @staticmethod
-    def reads(s: Stmt, names: set[str]) -> bool:
-        return any(isinstance(e, Var) and e.name in names for e in parts(expressions(s)))
+        return not self.cuts_rest or not isinstance(extent, int) or extent > LANES
 
     # statements
 
     def statement(self, s: Stmt) -> None:
         if isinstance(s, Let):
             self.let(s.name, self.value(s.value))
-        elif isinstance(s, Store):
-            self.store(s.buffer, self.lane if self.is_group(s.buffer) else self.value(s.position), s.value)
-        elif isinstance(s, Assign) and self.are_several and (term := term_of(s)) is not None:
-            self.add_by_lanes(s, term)
         else:
-            assert isinstance(s, Assign)                # as can_be_cut says
-            self.behind.append(Assign(s.name, self.taken_in(s.value, assigned(self.loop.body))))
-
-    def add_by_lanes(self, s: Assign, term: Expr) -> None:
-        """Use one accumulator per lane for a sum or product, in registers during the loop over the groups."""
-        op, type = operation(s.value).op, s.value.type
-        lanes = Load(f"{self.loop.name}_lanes{len(self.begin)}", self.lane, type)
-        self.totals.append(Local(lanes.buffer, type, self.lanes))
-        self.begin.append(self.along_lanes(Store(lanes.buffer, self.lane, Const(NEUTRAL[op], type))))
-        self.emit(Store(lanes.buffer, self.lane, Apply(op, (lanes, self.value(term)), type)))
-        self.join += joined(lanes, self.lanes, s)
+            self.store(s.buffer, self.lane if self.is_group(s.buffer) else self.value(s.position), s.value)
 
     def along_lanes(self, *statements: Stmt) -> For:
         return For(self.lane.name, self.lanes, VECTOR, statements)
-
-    @property
-    def are_several(self) -> bool:
-        """Whether the loop consists of whole groups, more than one."""
-        extent = self.loop.extent
-        return isinstance(extent, int) and extent > self.lanes and extent % self.lanes == 0
 
     def let(self, name: str, value: Expr) -> None:
         """Give a name to a value: positions and plain loads are recomputed in each loop. (gcc would turn a loop that
@@ -328,17 +289,6 @@ class _Groups:
         if isinstance(expr, Load) and self.is_group(expr.buffer):
             return expr._replace(position=self.lane)
         return with_parts(expr, self.named)
-
-    def taken_in(self, expr: Expr, accumulators: set[str]) -> Expr:
-        """The value of an Assign, with its parts that do not depend on accumulators in rows."""
-        if isinstance(expr, Const) or (isinstance(expr, Var) and expr.name in accumulators):
-            return expr
-        if isinstance(expr, Apply) and any(isinstance(e, Var) and e.name in accumulators for e in parts([expr])):
-            return with_parts(expr, lambda part: self.taken_in(part, accumulators))
-        name = f"{self.loop.name}_taken{len(self.totals)}"
-        self.totals.append(Local(name, expr.type, whole_groups(self.size)))
-        self.store(name, Var(self.loop.name, INDEX), expr)
-        return Load(name, Var(self.loop.name, INDEX), expr.type)
 
     def groups(self, count: int | Expr) -> int | Expr:
         """The number of groups; whole ones if the remainder is computed separately."""

@@ -9,35 +9,32 @@ neighbours can be swapped (a test tries it on the project's own kernels).
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from hloc.kernels.ir import Kernel
+from hloc.kernels.schedule.file import Given
+from hloc.kernels.schedule.nest import Nest
 from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.address_narrowing import address_narrowing
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.division_narrowing import division_narrowing
-from hloc.targets.cpu.vector_loops.float_extrema import float_extrema
 from hloc.targets.cpu.vector_loops.function_outlining import function_outlining
 from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
 from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
-from hloc.targets.cpu.vector_loops.lane_fitting import lane_fitting
 from hloc.targets.cpu.vector_loops.load_speculation import load_speculation
 from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
 from hloc.targets.cpu.vector_loops.near_angles import near_angles
-from hloc.targets.cpu.vector_loops.pred_reduction_lanes import pred_reduction_lanes
-from hloc.targets.cpu.vector_loops.reduction_interleaving import reduction_interleaving
-from hloc.targets.cpu.vector_loops.reduction_tail_peeling import reduction_tail_peeling
-from hloc.targets.cpu.vector_loops.reduction_tree import reduction_tree
+from hloc.targets.cpu.vector_loops.reduction_schedules import nests, reduction_schedules
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
 from hloc.targets.cpu.vector_loops.tail_overlap import tail_overlap
 from hloc.targets.cpu.vector_loops.vector_width import vector_width
 
-KernelPass = Callable[[Kernel, Machine], Kernel]
+KernelPass = Callable[..., Kernel]                   # of a Kernel and a Machine
 Observer = Callable[[str, Kernel, Kernel], None]
 
 KERNEL_PIPELINE: tuple[KernelPass, ...] = (
@@ -53,16 +50,11 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     load_speculation,
     half_conversion,
     call_fission,
-    float_extrema,
     near_angles,
     tail_overlap,
     nan_check_elimination,
-    reduction_interleaving,
-    reduction_tail_peeling,
-    pred_reduction_lanes,
-    reduction_tree,
+    reduction_schedules,
     strided_integer_loads,
-    lane_fitting,
 )
 
 # (first, second, why): `first` runs before `second`.
@@ -77,26 +69,32 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (narrow_extrema, half_conversion, "extrema of f16 need no conversion once they are integers"),
     (load_speculation, half_conversion, "a row of f16 is converted whole once its loads are unconditional"),
     (half_conversion, call_fission, "loops are cut after their rows of f16 are f32"),
-    (call_fission, float_extrema, "a cut hands floats from loop to loop, not integers that stand for them"),
+    (narrow_extrema, reduction_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
+    (call_fission, reduction_schedules, "functions without lanes are in loops of their own"),
     (tail_overlap, nan_check_elimination, "the work of a loop is judged by its conversions"),
-    (reduction_interleaving, reduction_tail_peeling, "several sums need a loop over whole rows"),
-    (reduction_tail_peeling, pred_reduction_lanes, "lanes take whole vectors"),
-    (reduction_tail_peeling, reduction_tree, "lanes take whole vectors"),
-    (reduction_tail_peeling, lane_fitting, "lanes are chosen for the loops that remain"),
+    (nan_check_elimination, reduction_schedules, "roundings without a check are found among scalars"),
 )
 
 KERNEL_PASSES: dict[str, KernelPass] = {one.__name__: one for one in KERNEL_PIPELINE}
 
 
 def run_kernel_passes(kernel: Kernel, machine: Machine, passes: Iterable[KernelPass] = KERNEL_PIPELINE, *,
-                      observe: Observer | None = None, verify: bool = False) -> Kernel:
-    """The kernel after `passes`, in order. observe(name, before, after) is called for each; verify: check each result
-    against the rules of the loop IR (KernelError)."""
+                      schedules: Mapping[int, Given] | None = None, observe: Observer | None = None,
+                      verify: bool = False) -> Kernel:
+    """The kernel after `passes`, in order. schedules: of its nests, by their numbers, instead of those chosen;
+    observe(name, before, after) is called for each pass; verify: check each result against the rules of the loop IR
+    (KernelError)."""
     for one in passes:
-        after = one(kernel, machine)
+        after = one(kernel, machine, schedules) if one is reduction_schedules else one(kernel, machine)
         if verify and after is not kernel:
             verify_kernel(after)
         if observe is not None:
             observe(one.__name__, kernel, after)
         kernel = after
     return kernel
+
+
+def scheduled_nests(kernel: Kernel, machine: Machine) -> list[Nest]:
+    """The nests of a kernel that the pipeline gives schedules."""
+    before = KERNEL_PIPELINE[:KERNEL_PIPELINE.index(reduction_schedules)]
+    return nests(run_kernel_passes(kernel, machine, before))

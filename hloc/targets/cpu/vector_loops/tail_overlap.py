@@ -12,11 +12,11 @@ loop, which takes as long as many vectors.
 A remainder of half a vector is computed as one: a later read of the row in the same pieces is then forwarded from the
 last store, and CPUs stall if a load spans two stores (a loop over 24 integers: 0.8 of the time). Otherwise the last
 vector is computed first: `out` may be the memory of `x`, whose elements are read before they are overwritten.
-Reductions accumulate only the elements of it that the other vectors leave.
+Loops that reduce have schedules (reduction_schedules.py).
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import count
 
 from hloc.kernels.indexing import index_apply
@@ -24,9 +24,7 @@ from hloc.kernels.ir import (
     INDEX,
     VECTOR,
     Apply,
-    Assign,
     Const,
-    Expr,
     For,
     Kernel,
     Let,
@@ -37,7 +35,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import assigned, expressions, operation, parts, taken_in, term_taken_in, with_vector_loops
+from hloc.kernels.walks import expressions, parts, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter
 from hloc.targets.cpu.vector_loops.conversion_calls import row_call
@@ -61,9 +59,7 @@ def _is_worth(loop: For) -> bool:
     """Whether this is a short row with a remainder, of independent, expensive elements."""
     if not isinstance(loop.extent, int) or not LANES < loop.extent <= LONGEST or loop.extent % LANES < LEAST_REST:
         return False
-    changing = assigned(loop.body)
-    straight = all(taken_in(s) is not None if isinstance(s, Assign) else
-                   isinstance(s, (Let, Store)) and not _reads(expressions(s), changing) for s in loop.body)
+    straight = all(isinstance(s, (Let, Store)) for s in loop.body)
     is_call = row_call(loop, ExpressionPrinter()) is not None
     return straight and not _reads_own_stores(loop) and not is_call and _work(loop) >= LEAST_WORK
 
@@ -84,10 +80,6 @@ def _work(loop: For) -> int:
     return narrow + sum(FUNCTION if is_heavy(e) else 1 for e in done if e.op != "convert")
 
 
-def _reads(values: Iterable[Expr], names: set[str]) -> bool:
-    return any(isinstance(e, Var) and e.name in names for e in parts(values))
-
-
 def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
     """The loops that replace it."""
     extent = loop.trip_count
@@ -97,22 +89,12 @@ def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
         here = Let(loop.name, index_apply("add", lane, Const(whole, INDEX)))
         return loop._replace(extent=whole), For(lane.name, HALF, VECTOR, (here, *loop.body))
     here = Let(loop.name, index_apply("add", lane, Const(extent - LANES, INDEX)))
-    kept: dict[Store | Assign, Expr] = {s: s.value if isinstance(s, Store) else term_taken_in(s) for s in loop.body
-                                        if isinstance(s, (Store, Assign))}
-    arrays = {s: Local(f"{loop.name}_last{next(numbers)}", value.type, LANES) for s, value in kept.items()}
-    first = (Store(arrays[s].name, lane, kept[s]) if s in kept else s for s in loop.body)
-    stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if isinstance(s, Store) else s
-                   for s in loop.body if not isinstance(s, Assign))
-    rest = index_apply("add", lane, Const(LANES - extent + whole, INDEX))
-    taken = tuple(s._replace(value=operation(s.value)._replace(arguments=tuple(
-        Load(arrays[s].name, rest, kept[s].type) if a == kept[s] else a for a in operation(s.value).arguments)))
-        for s in kept if isinstance(s, Assign))
-    loops: tuple[For, ...] = (For(lane.name, LANES, VECTOR, (here, *first)), loop._replace(extent=whole))
-    if len(taken) < len(kept):
-        loops += (For(lane.name, LANES, VECTOR, (here, *_needed(stores))),)
-    if taken:
-        loops += (For(lane.name, extent - whole, VECTOR, taken),)
-    return (*arrays.values(), *loops)
+    arrays = {s: Local(f"{loop.name}_last{next(numbers)}", s.value.type, LANES) for s in loop.body
+              if isinstance(s, Store)}
+    first = (Store(arrays[s].name, lane, s.value) if s in arrays else s for s in loop.body)
+    stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if s in arrays else s for s in loop.body)
+    return (*arrays.values(), For(lane.name, LANES, VECTOR, (here, *first)), loop._replace(extent=whole),
+            For(lane.name, LANES, VECTOR, (here, *_needed(stores))))
 
 
 def _needed(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -1,0 +1,127 @@
+"""Fits the constants of the cost model of schedules (hloc/kernels/schedule/cpu_costs.json) to this CPU.
+
+    python benchmarks/fit_cpu_costs.py measure FILE.jsonl [WORD] [--schedules 12]
+    python benchmarks/fit_cpu_costs.py fit FILE.jsonl [--seconds 120]
+
+measure compiles the modules of kernel_modules.py that have one loop that reduces with each of its cheapest schedules,
+runs them by one thread, and writes a line of JSON for each module. fit changes constants at random, keeps what makes
+the chosen schedules faster, and prints the constants as JSON, and the modules whose chosen schedule is slowest beside
+their best one. The figure is the geometric mean of (time of the chosen schedule / time of the best measured one).
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from kernel_modules import Module, modules
+from kernels import LEAST_RUNS, geometric_mean
+
+SPREAD = (0.1, 0.3, 0.6)        # of the factors by which constants change
+SHOWN = 12
+
+
+class Measured(NamedTuple):
+    """A module: local arrays of its nest; of each schedule its text, its statements and its microseconds."""
+
+    name: str
+    local: frozenset[str]
+    schedules: list[tuple[str, tuple, float]]
+
+    def regret(self, machine: dict[str, float]) -> tuple[float, str]:
+        """Time of the chosen schedule / time of the best, and the chosen one."""
+        from hloc.kernels.schedule.cost import cost
+        text, _, us = min(self.schedules, key=lambda one: cost(one[1], machine, self.local))
+        return us / min(one[2] for one in self.schedules), text
+
+
+def measure(m: Module, most: int) -> dict | None:
+    """Microseconds of a module with each of its cheapest schedules; None if it has not one loop that reduces."""
+    import hloc
+    from hloc.errors import Source
+    from hloc.inputs.files import read_inputs
+    from hloc.targets import find
+    from hloc.tools.schedules import schedules_of
+    loops = schedules_of(hloc.load(m.text), find("cpu"))
+    if len(loops) != 1:
+        return None
+    times: dict[str, float] = {}
+    for candidate in loops[0].ranked[:most]:
+        schedule = Source(f"{loops[0].name} {candidate.text}")
+        exe = hloc.compile(m.text, target="cpu", options=hloc.Options(schedule=schedule))
+        arrays = read_inputs(("random:0",), exe.parameters)
+        exe(*arrays)
+        found: list[float] = []
+        end = time.perf_counter() + 0.05
+        while len(found) < LEAST_RUNS or time.perf_counter() < end:
+            start = time.perf_counter()
+            exe(*arrays)
+            found.append(time.perf_counter() - start)
+        times[candidate.text] = min(found) * 1e6
+    return {"name": m.name, "family": m.family, "us": times}
+
+
+def measured(row: dict) -> Measured:
+    """The statements of a measured module's schedules."""
+    import hloc
+    from hloc.kernels.schedule.lowering import lower
+    from hloc.kernels.schedule.steps import apply_steps, read_steps
+    from hloc.targets import find
+    from hloc.targets.cpu.program.sources import loop_names
+    from hloc.tools.kernel_passes import kernels_of
+    text = next(m.text for m in modules() if (m.family, m.name) == (row["family"], row["name"]))
+    target = find("cpu")
+    nest, = loop_names(kernels_of(hloc.load(text), target), target.machine).values()
+    return Measured(row["name"], nest.local, [(text, lower(apply_steps(nest, read_steps(text)), count()), us)
+                                              for text, us in row["us"].items()])
+
+
+def fit(rows: list[Measured], seconds: float) -> dict[str, float]:
+    """Constants for which the chosen schedules are faster than with those of today."""
+    from hloc.kernels.schedule.cost import constants
+
+    def score(machine: dict[str, float]) -> float:
+        return geometric_mean(row.regret(machine)[0] for row in rows)
+    draw, best = random.Random(1), dict(constants("default"))
+    least, end = score(best), time.monotonic() + seconds
+    while time.monotonic() < end:
+        changed = dict(best)
+        for name in draw.sample(sorted(best), draw.choice((1, 1, 2, 3))):
+            changed[name] = float(f"{best[name] * math.exp(draw.gauss(0, draw.choice(SPREAD))):.3g}")
+        if (found := score(changed)) <= least:
+            least, best = found, changed
+    print(f"{least:.4f} of the best schedules' time, over {len(rows)} modules", file=sys.stderr)
+    for row in sorted(rows, key=lambda row: -row.regret(best)[0])[:SHOWN]:
+        print(f"{row.regret(best)[0]:6.2f}  {row.name}: {row.regret(best)[1]}", file=sys.stderr)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["measure", "fit"])
+    parser.add_argument("file", type=Path, help="of the times")
+    parser.add_argument("word", nargs="?", default="", help="measure only modules whose family or name holds this")
+    parser.add_argument("--schedules", type=int, default=12, help="of each module, at most (12)")
+    parser.add_argument("--seconds", type=float, default=120, help="of the search (120)")
+    options = parser.parse_args()
+    os.environ["HLOC_THREADS"] = "1"
+    if options.what == "measure":
+        with options.file.open("w", encoding="utf-8") as file:
+            for m in modules(options.word):
+                row = measure(m, options.schedules)
+                if row is not None:
+                    print(json.dumps(row), file=file, flush=True)
+        return
+    rows = [measured(json.loads(line)) for line in options.file.read_text(encoding="utf-8").splitlines()]
+    print(json.dumps(fit(rows, options.seconds), indent=1))
+
+
+if __name__ == "__main__":
+    main()

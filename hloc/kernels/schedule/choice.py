@@ -1,0 +1,74 @@
+"""Which schedules a nest may have, and which of them is chosen: the one of least predicted cost.
+
+    candidates(nest_of(loop), machine)          [Candidate(steps, cycles), ...], the cheapest first
+    chosen(loop, frozenset(), machine)          the first of them
+
+A rule yields lists of steps; one that does not apply is dropped. Rules hold no thresholds: the cost decides.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count
+from typing import NamedTuple
+
+from hloc.kernels.ir import For, Stmt
+from hloc.kernels.schedule.cost import constants, cost
+from hloc.kernels.schedule.lowering import enough_bytes, lower
+from hloc.kernels.schedule.nest import Nest, Refused, nest_of
+from hloc.kernels.schedule.steps import TAILS, Step, apply_steps, steps_text
+from hloc.kernels.vectors import bits_of
+from hloc.machine import Machine
+
+ACCUMULATORS = (1, 2, 4)
+
+
+class Candidate(NamedTuple):
+    """A schedule, and the predicted cycles of one run of the loop."""
+
+    steps: tuple[Step, ...]
+    cycles: float
+
+    @property
+    def text(self) -> str:
+        return steps_text(self.steps)
+
+
+def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
+    """All schedules that apply, the cheapest first."""
+    found = []
+    for steps in dict.fromkeys(_rules(nest, machine)):
+        try:
+            body = lower(apply_steps(nest, steps), count())
+        except Refused:
+            continue
+        found.append(Candidate(steps, cost(body, constants(machine.arch), nest.local)))
+    return sorted(found, key=lambda one: one.cycles)
+
+
+@lru_cache(maxsize=1024)
+def chosen(loop: For, local: frozenset[str], machine: Machine) -> Candidate:
+    """The schedule of a nest's loop. local: arrays that the kernel stored just before. Raises Refused."""
+    return candidates(nest_of(loop, local), machine)[0]
+
+
+def scheduled(loop: For, steps: tuple[Step, ...], names: Iterator[int]) -> tuple[Stmt, ...]:
+    """The statements of a loop with a schedule. Raises Refused."""
+    return lower(apply_steps(nest_of(loop), steps), names)
+
+
+def _rules(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
+    yield ()
+    yield from lanes_along(nest, machine)
+
+
+def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
+    """Vectors along the loop, of several lengths, with several accumulators."""
+    axis, extent = nest.loop.name, nest.loop.extent
+    lanes = machine.vector_bytes * 8 // max(bits_of(t) for t in nest.types)
+    while lanes > 1 and enough_bytes(nest.types, lanes):
+        for tail in TAILS[:1] if extent % lanes == 0 else TAILS:
+            steps: tuple[Step, ...] = (("split", (axis, lanes, tail)), ("vectorize", (axis + "i", lanes)))
+            for several in ACCUMULATORS:
+                yield steps + ((("rfactor", (axis + "o", several)),) if several > 1 else ())
+        lanes //= 2

@@ -1,0 +1,71 @@
+"""A file of schedules: what `hloc explain --schedule` prints, and `--schedule FILE` reads.
+
+    // k0_reduce_add.0: 77 iterations; 13 schedules, by predicted cycles
+    //     6.7  split(i1,16,overlap) vectorize(i1i,16)
+    //     7.0  split(i1,16,peel) vectorize(i1i,16)
+    k0_reduce_add.0 split(i1,16,overlap) vectorize(i1i,16)
+
+A line holds a kernel's C function, the number of one of its loops that reduce, and the steps. Text behind // is a
+comment. Loops that a file does not name have the schedules that hloc chooses.
+"""
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from hloc.errors import ParseError, Source, Span
+from hloc.kernels.schedule.choice import Candidate
+from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.steps import Step, read_steps, steps_text
+
+_LINE = re.compile(r"(\w+)\.(\d{1,6})\s+(.*)")
+
+
+class Given(NamedTuple):
+    """The steps of one loop, and where a file has them."""
+
+    steps: tuple[Step, ...]
+    span: Span
+
+
+def read_schedules(source: Source) -> dict[str, Given]:
+    """The schedules of a file by their loops' names: k0_reduce_add.0. Raises ParseError."""
+    found: dict[str, Given] = {}
+    start = 0
+    for line in source.text.splitlines(keepends=True):
+        text = line.partition("//")[0].rstrip()
+        begin = start + len(text) - len(text.lstrip())
+        span, start = Span(source, begin, start + max(len(text), 1)), start + len(line)
+        if not text.strip():
+            continue
+        match = _LINE.fullmatch(text.strip())
+        if match is None:
+            raise ParseError("not a schedule: write KERNEL.LOOP STEP STEP ..., as hloc explain --schedule does", span)
+        name = f"{match[1]}.{int(match[2])}"
+        if name in found:
+            raise ParseError(f"a second schedule of {name}", span)
+        try:
+            found[name] = Given(read_steps(match[3]), span)
+        except Refused as error:
+            raise ParseError(str(error), span) from None
+    return found
+
+
+def refuse_unknown(given: Mapping[str, Given], names: Iterable[str]) -> None:
+    """Raise ParseError for a schedule of a loop that there is not."""
+    known = list(names)
+    for name, one in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ParseError(f"no loop {name} that reduces in this program", one.span,
+                             hint=f"did you mean {near[0]}?" if near else "hloc explain --schedule lists them")
+
+
+def schedule_text(name: str, iterations: int, ranked: list[Candidate], chosen: tuple[Step, ...], most: int) -> str:
+    """The lines of one loop: the cheapest `most` schedules as comments, and the chosen one."""
+    count = "1 schedule" if len(ranked) == 1 else f"{len(ranked)} schedules"
+    lines = [f"// {name}: {iterations} iterations; {count}, by predicted cycles",
+             *(f"// {one.cycles:7.1f}  {one.text}" for one in ranked[:most])]
+    return "\n".join([*lines, f"{name} {steps_text(chosen)}"])

@@ -1,0 +1,185 @@
+"""The stages of a nest for adjacent iterations at once: scalar expressions of a loop body become vectors.
+
+In: a Nest, the first iteration, and the number of lanes. Out: statements that name the values, what each accumulator
+takes in, and the stores.
+
+    let t0 = in0[i1]            let t0_v1 = in0[16 * g]:f32x16
+    t1 = t1 + t0 * t0           t1 takes in t0_v1 * t0_v1
+
+A value that is the same for all iterations stays a scalar until an operation needs it in all lanes.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import Along
+from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, Let, Load, Stmt, Store, Var
+from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.vectors import MASKS, bits_of, compared, element_of, is_vector, vector
+from hloc.kernels.walks import with_parts
+
+# Conversions that have no instruction of their own, by way of another type.
+THROUGH = {(small, wide): "s32" for small in ("s8", "u8", "s16", "u16") for wide in ("f32", "f64")}
+BITS_OF_BF16 = 16
+LOGIC = ("and", "or", "xor")
+
+
+def in_all_lanes(value: Expr, lanes: int) -> Expr:
+    """A value as a vector: a scalar in all lanes, a pred as a mask."""
+    if lanes == 1 or is_vector(value.type):
+        return value
+    element = "mask8" if value.type == "pred" else value.type
+    return Apply("splat", (value,), vector(element, lanes))
+
+
+def is_rounded(value: Expr) -> bool:
+    """Whether a value in bf16 was rounded from f32: rounding and widening are then one function."""
+    return isinstance(value, Apply) and value.op.startswith("convert") and element_of(value.arguments[0].type) == "f32"
+
+
+class Piece(NamedTuple):
+    """values: Lets; taken: the term of each accumulator, by its name; stores: of the results."""
+
+    values: tuple[Stmt, ...]
+    taken: dict[str, Expr]
+    stores: tuple[Stmt, ...]
+
+
+def piece(nest: Nest, start: Expr, lanes: int, names: Iterator[int]) -> Piece:
+    """All stages for the iterations start ... start + lanes - 1. names: numbers for new names."""
+    return _Lanes(nest, start, lanes, names).piece()
+
+
+class _Lanes:
+    def __init__(self, nest: Nest, start: Expr, lanes: int, names: Iterator[int]) -> None:
+        self.nest, self.start, self.lanes, self.names = nest, start, lanes, names
+        self.along = Along(nest.loop)
+        self.known: dict[str, Expr] = {}
+        self.values: list[Stmt] = []
+
+    def piece(self) -> Piece:
+        taken, stores = {}, []
+        for stage in self.nest.stages:
+            s = stage.statement
+            if isinstance(s, Let) and s.value.type == INDEX:
+                self.known[s.name] = self.place(s.value)
+                continue
+            value = self.value(stage.term)
+            if isinstance(s, Let):
+                self.known[s.name] = self.named(s.name, value)
+            elif isinstance(s, Assign):
+                taken[s.name] = self.named(s.name, value)
+            else:
+                stored = self.spread(self.named(s.buffer, value))
+                stores.append(Store(s.buffer, self.place(s.position), self.in_memory(stored)))
+        return Piece(tuple(self.values), taken, tuple(stores))
+
+    def named(self, name: str, value: Expr) -> Expr:
+        if isinstance(value, (Const, Var)):
+            return value
+        let = Let(f"{name}_v{next(self.names)}", value)
+        self.values.append(let)
+        return Var(let.name, value.type)
+
+    def in_memory(self, value: Expr) -> Expr:
+        """A value as it is stored: masks as bytes."""
+        is_mask = element_of(value.type) in MASKS
+        return Apply("convert", (value,), vector("pred", self.lanes)) if is_mask else value
+
+    def place(self, position: Expr) -> Expr:
+        """An INDEX of the first iteration."""
+        if isinstance(position, Var):
+            return self.start if position.name == self.nest.loop.name else self.known.get(position.name, position)
+        if isinstance(position, Apply) and position.type != INDEX or isinstance(position, Load):
+            return self.value(position)
+        return with_parts(position, self.place)
+
+    def value(self, e: Expr) -> Expr:
+        if isinstance(e, Var):
+            return self.known.get(e.name, e)
+        if isinstance(e, Load):
+            return self.load(e)
+        if isinstance(e, Const):
+            return e
+        if e.op == "convert" and e.arguments[0].type == INDEX:
+            return self.position_value(e)
+        arguments = tuple(map(self.value, e.arguments))
+        if not any(is_vector(a.type) for a in arguments):
+            return e._replace(arguments=arguments)
+        return self.apply(e, arguments)
+
+    def load(self, e: Load) -> Expr:
+        step = self.along.step(e.position)
+        load = Load(e.buffer, self.place(e.position), vector(e.type, self.lanes) if step else e.type)
+        if step and e.type == "pred" and self.lanes > 1:
+            return Apply("convert", (load,), vector("mask8", self.lanes))
+        return load
+
+    def position_value(self, e: Apply) -> Expr:
+        """A position as a number."""
+        start, step = self.place(e.arguments[0]), self.along.step(e.arguments[0])
+        if not step or self.lanes == 1:
+            return Apply("convert", (start,), e.type)
+        integer = e.type if ELEMENT_TYPES[e.type].kind in ("signed", "unsigned") else "s64"
+        series = Apply("series", (start,), vector(integer, self.lanes), (step,))
+        return series if integer == e.type else self.convert(series, e.type, "convert")
+
+    def apply(self, e: Apply, arguments: tuple[Expr, ...]) -> Expr:
+        """An operation on all lanes."""
+        if e.op.startswith("convert"):
+            return self.convert(arguments[0], e.type, e.op)
+        if e.op == "select":
+            return self.select(e.type, *arguments)
+        if e.arguments[0].type == "pred" and e.op in (*LOGIC, "not"):
+            bits = max(bits_of(element_of(a.type)) for a in arguments if is_vector(a.type))
+            return Apply(e.op, tuple(self.mask(a, bits) for a in arguments), vector(f"mask{bits}", self.lanes))
+        spread = tuple(self.spread(self.unmasked(a)) for a in arguments)
+        result = compared(spread[0].type) if e.type == "pred" else vector(e.type, self.lanes)
+        return Apply(e.op, spread, result, e.immediate)
+
+    def unmasked(self, value: Expr) -> Expr:
+        """A mask that is compared, as bytes."""
+        return self.in_memory(value) if element_of(value.type) in MASKS else value
+
+    def select(self, type: str, which: Expr, yes: Expr, no: Expr) -> Expr:
+        if type == "pred":
+            bits = max(bits_of(element_of(a.type)) for a in (which, yes, no) if is_vector(a.type))
+            result = vector(f"mask{bits}", self.lanes)
+            return Apply("select", tuple(self.mask(a, bits) for a in (which, yes, no)), result)
+        result = vector(type, self.lanes)
+        return Apply("select", (self.mask(which, bits_of(type)), self.spread(yes), self.spread(no)), result)
+
+    def mask(self, value: Expr, bits: int) -> Expr:
+        """A pred as a mask of lanes of so many bits."""
+        result = vector(f"mask{bits}", self.lanes)
+        if value.type == result:
+            return value
+        return Apply("convert" if is_vector(value.type) else "splat", (value,), result)
+
+    def convert(self, value: Expr, type: str, op: str) -> Expr:
+        """A conversion of all lanes, by way of another type where that is faster."""
+        source, result = element_of(value.type), vector(type, self.lanes)
+        if source in MASKS:
+            return self.of_mask(value, type)
+        if type == "pred":
+            return Apply("compare_ne", (value, self.spread(Const(0, source))), compared(value.type))
+        if (source, type) in THROUGH:
+            value = Apply("convert", (value,), vector(THROUGH[source, type], self.lanes))
+        if (source, type) == ("bf16", "f32") and not is_rounded(value):
+            bits = Apply("convert", (Apply("bitcast", (value,), vector("u16", self.lanes)),), vector("u32", self.lanes))
+            moved = Apply("shift_left", (bits, self.spread(Const(BITS_OF_BF16, "u32"))), bits.type)
+            return Apply("bitcast", (moved,), result)
+        return Apply(op, (value,), result)
+
+    def of_mask(self, value: Expr, type: str) -> Expr:
+        facts = ELEMENT_TYPES[type]
+        through = "f32" if facts.kind == "float" and facts.bits < 32 else type
+        number = Apply("convert", (value,), vector(through, self.lanes))
+        return number if through == type else Apply("convert", (number,), vector(type, self.lanes))
+
+    def spread(self, value: Expr) -> Expr:
+        return in_all_lanes(value, self.lanes)
+
+

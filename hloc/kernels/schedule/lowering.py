@@ -1,0 +1,232 @@
+"""Nest -> loop IR: vectors, tails, accumulators and how they are joined are decided here, once.
+
+In: a Nest after its steps. Out: the statements that replace its loop.
+
+    split(i1,16,peel) vectorize(i1i,16)     var t1_a0 = splat:f32x16(f32(0.0))
+                                            serial i1_g < 62 { ... t1_a0 = t1_a0 + ... }
+                                            the last 8 iterations in a vector of 8
+                                            t1 = t1 + ..., lanes joined by halves
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from hloc.kernels import ir
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Store, Var
+from hloc.kernels.monoids import identity
+from hloc.kernels.schedule.lanes import Piece, in_all_lanes, piece
+from hloc.kernels.schedule.nest import UNROLL, VECTOR, Nest, Refused
+from hloc.kernels.vectors import bits_of, bytes_of, element_of, is_vector, lanes_of, vector
+
+LEAST_BYTES = 16                # of a register
+MOST_SINGLE = 8                 # iterations without lanes that are written one after the other
+
+
+def lower(nest: Nest, names: Iterator[int]) -> tuple[Stmt, ...]:
+    """The statements of a nest. names: numbers for new names, unique in the kernel. Raises Refused."""
+    if not nest.splits:
+        return (nest.loop._replace(kind=ir.SERIAL),)
+    return _Lowering(nest, names).statements()
+
+
+def enough_bytes(types: Collection[str], lanes: int) -> bool:
+    """Whether vectors of these element types are worth it: half a register, or a whole one if they are converted from
+    one to another (gcc does that lane by lane for less)."""
+    sizes = {bits_of(t) // 8 for t in types}
+    return min(sizes) * lanes >= (LEAST_BYTES if len(sizes) > 1 else LEAST_BYTES // 2)
+
+
+class _Lowering:
+    """lanes; copies: vectors of one iteration of the loop; is_factored: whether each has accumulators of its own.
+
+    totals: of each accumulator, by the number of lanes, what its copies hold; None before anything was taken in.
+    variables: those of them that change."""
+
+    def __init__(self, nest: Nest, names: Iterator[int]) -> None:
+        self.nest, self.names = nest, names
+        first, *more = nest.splits
+        if nest.axis(first.inner).kind != VECTOR or len(more) > 1 or any(
+                s.parent != first.outer or nest.axis(s.inner).kind != UNROLL for s in more):
+            raise Refused("a schedule has lanes along the inner axis of its first split, and may split the outer one "
+                          "once more, into iterations that are unrolled")
+        self.lanes, self.tail = first.n, first.tail
+        self.copies = more[0].n if more else 1
+        self.is_factored = bool(more) and more[0].inner in nest.accumulators
+        self.updates = {s.statement.name: s.combine for s in nest.stages if s.combine}
+        self.totals: dict[str, dict[int, list[Expr | None]]] = {name: {} for name in self.updates}
+        self.variables: set[str] = set()
+        self.out: list[Stmt] = []
+
+    def statements(self) -> tuple[Stmt, ...]:
+        extent = self.nest.loop.extent
+        whole, rest = divmod(extent, self.lanes)
+        moved_back: Piece | None = None
+        if rest and self.tail == "overlap":                     # first: a store may be to what it reads
+            self._refuse_reads_of_writes()
+            moved_back = self.piece(Const(extent - self.lanes, INDEX), self.lanes)
+            self.take(moved_back, self.lanes, 0, self.lanes - rest)
+        groups = whole // self.copies
+        if groups > 1:
+            self.loop(groups)
+        done = groups * self.copies if groups > 1 else 0
+        for n in range(done, whole):
+            self.straight(Const(n * self.lanes, INDEX), self.lanes, n)
+        if moved_back is not None:
+            self.out += moved_back.stores
+        elif rest:
+            self.peel(whole * self.lanes, rest)
+        for name in self.updates:
+            self.join(name)
+        return tuple(self.out)
+
+    def _refuse_reads_of_writes(self) -> None:
+        written: set[str] = set()
+        for stage in self.nest.stages:
+            if any(read.load.buffer in written for read in stage.reads):
+                raise Refused("what is written is read again: a vector that is moved back would read too early")
+            written |= {stage.statement.buffer} if isinstance(stage.statement, Store) else set()
+
+    def piece(self, start: Expr, lanes: int) -> Piece:
+        made = piece(self.nest, start, lanes, self.names)
+        self.out += made.values
+        return made
+
+    def straight(self, start: Expr, lanes: int, copy: int) -> None:
+        made = self.piece(start, lanes)
+        self.take(made, lanes, copy % self.copies if self.is_factored else 0)
+        self.out += made.stores
+
+    def take(self, made: Piece, lanes: int, copy: int, skipped: int = 0) -> None:
+        """Combine terms with accumulators; those of the first `skipped` lanes are left out."""
+        for name, term in made.taken.items():
+            term = in_all_lanes(term, lanes)
+            if skipped:
+                neutral = self.neutral(name, term.type)
+                places = tuple(lanes + n if n < skipped else n for n in range(lanes))
+                term = Apply("shuffle", (term, neutral), term.type, places)
+            held = self.held(name, lanes, copy)
+            old = held[copy]
+            value = term if old is None else Apply(self.updates[name], (old, term), term.type)
+            if isinstance(old, Var) and old.name in self.variables:
+                self.out.append(Assign(old.name, value))
+            else:
+                held[copy] = self.named(name, value)
+
+    def held(self, name: str, lanes: int, copy: int) -> list[Expr | None]:
+        """What the accumulators of so many lanes hold, up to this copy."""
+        held = self.totals[name].setdefault(lanes, [])
+        held += [None] * (copy + 1 - len(held))
+        return held
+
+    def named(self, name: str, value: Expr) -> Expr:
+        if isinstance(value, Var):
+            return value
+        self.out.append(Let(f"{name}_v{next(self.names)}", value))
+        return Var(self.out[-1].name, value.type)
+
+    def neutral(self, name: str, type: str) -> Expr:
+        value = identity(self.updates[name], vector(element_of(type), 1))
+        return Apply("splat", (value,), type) if is_vector(type) else value
+
+    def loop(self, groups: int) -> None:
+        """The loop over groups of `copies` vectors."""
+        before, self.out = self.out, []
+        counter, at = f"{self.nest.loop.name}_g{next(self.names)}", f"{self.nest.loop.name}_at{next(self.names)}"
+        start = Let(at, index_apply("multiply", Var(counter, INDEX), Const(self.lanes * self.copies, INDEX)))
+        begin: list[Mutable] = []
+        for copy in range(self.copies):
+            place: Expr = Var(at, INDEX)
+            if copy:
+                place = index_apply("add", place, Const(copy * self.lanes, INDEX))
+            made = self.piece(place, self.lanes)
+            for name, term in made.taken.items():
+                term = in_all_lanes(term, self.lanes)
+                own = self.variable(name, term.type, copy if self.is_factored else 0, begin)
+                self.out.append(Assign(own.name, Apply(self.updates[name], (own, term), term.type)))
+            self.out += made.stores
+        body, self.out = (start, *self.out), before
+        self.out += [*begin, For(counter, groups, ir.SERIAL, body)]
+
+    def variable(self, name: str, type: str, copy: int, begin: list[Mutable]) -> Var:
+        """The variable of an accumulator, which begins with what it holds so far."""
+        held = self.held(name, self.lanes, copy)
+        old = held[copy]
+        if isinstance(old, Var) and old.name in self.variables:
+            return old
+        own = Mutable(f"{name}_a{next(self.names)}", self.neutral(name, type) if old is None else old)
+        begin.append(own)
+        self.variables.add(own.name)
+        held[copy] = Var(own.name, type)
+        return Var(own.name, type)
+
+    def peel(self, start: int, rest: int) -> None:
+        """The iterations that fill no vector: in halves of it, and single ones."""
+        lanes = self.lanes // 2
+        while lanes > 1 and enough_bytes(self.nest.types, lanes):
+            if rest >= lanes:
+                self.straight(Const(start, INDEX), lanes, 0)
+                start, rest = start + lanes, rest - lanes
+            lanes //= 2
+        if rest > MOST_SINGLE:
+            raise Refused(f"{rest} iterations would run one by one")
+        for n in range(rest):
+            self.straight(Const(start + n, INDEX), 1, 0)
+
+    # -- joining
+
+    def join(self, name: str) -> None:
+        """Combine all accumulators of one name with its variable."""
+        held = {lanes: [e for e in copies if e is not None] for lanes, copies in self.totals[name].items()}
+        values: list[Expr] = []
+        lanes = max(held)
+        while lanes > 1:
+            values += held.get(lanes, [])
+            one = self.pairs(name, values)
+            element = element_of(one.type)
+            narrower = [n for n in held if n < lanes and n > 1]
+            if narrower or bytes_of(vector(element, lanes)) > LEAST_BYTES:
+                values, lanes = [self.named(name, Apply(self.updates[name], (
+                    self.half(one, 0), self.half(one, lanes // 2)), vector(element, lanes // 2)))], lanes // 2
+                if lanes > 1:
+                    continue
+                break
+            values, lanes = [self.lanes_joined(name, one)], 1
+        total = self.pairs(name, [*values, *held.get(1, [])])
+        value = Apply(self.updates[name], (Var(name, total.type), total), total.type)
+        self.out.append(Assign(name, value))
+
+    def pairs(self, name: str, values: list[Expr]) -> Expr:
+        """All values combined, as a tree."""
+        values = list(values)
+        while len(values) > 1:
+            values = [self.named(name, Apply(self.updates[name], tuple(self.alike(values[n:n + 2])), values[n].type))
+                      if n + 1 < len(values) else values[n] for n in range(0, len(values), 2)]
+        return values[0]
+
+    def alike(self, pair: list[Expr]) -> list[Expr]:
+        """Masks of one width."""
+        widest = max(pair, key=lambda e: bytes_of(e.type)).type
+        return [e if e.type == widest else Apply("convert", (e,), widest) for e in pair]
+
+    def half(self, value: Expr, first: int) -> Expr:
+        lanes = lanes_of(value.type) // 2
+        if lanes == 1:
+            return Apply("lane", (value,), vector(element_of(value.type), 1), (first,))
+        places = tuple(range(first, first + lanes))
+        return Apply("shuffle", (value, value), vector(element_of(value.type), lanes), places)
+
+    def lanes_joined(self, name: str, value: Expr) -> Expr:
+        """The combination of the lanes of one register: the other half is moved over. Of floats the last two lanes are
+        combined as scalars, which they are in their register; integers would have to leave it."""
+        lanes, op = lanes_of(value.type), self.updates[name]
+        distance, is_float = lanes // 2, element_of(value.type) in ("f32", "f64")
+        while distance > is_float:
+            moved = Apply("shuffle", (value, value), value.type, tuple((n + distance) % lanes for n in range(lanes)))
+            value = self.named(name, Apply(op, (value, moved), value.type))
+            distance //= 2
+        scalar = vector(element_of(value.type), 1)
+        ends = tuple(Apply("lane", (value,), scalar, (n,)) for n in range(1 + is_float))
+        return self.named(name, Apply(op, ends, scalar) if is_float else ends[0])
+
+

@@ -1,0 +1,240 @@
+"""Operations on vectors of the loop IR as C, in GCC's vector extension: types, functions, and instructions of CPUs.
+
+In: an expression whose type or arguments are vectors. Out: `vector_text`, its C; `vector_definitions`, the types and
+functions that the expressions of a kernel need.
+
+    Apply("add", (a, b), "f32x16")          a + b
+    Apply("exp", (a,), "f32x16")            hlocv_exp_f32x16(a)
+
+A function without a row in INSTRUCTIONS applies the scalar function of hloc/targets/c to each lane, in a loop that
+compilers turn into instructions on whole vectors: it has that function's results, bit for bit. A row is for what gcc 12
+does badly that way. Its meaning is the loop IR's own operation: tests compare both.
+"""
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import INDEX, Apply, Expr, Load, Stmt, Var
+from hloc.kernels.vectors import ACROSS_LANES, MASKS, bits_of, bytes_of, element_of, is_vector, lanes_of, vector
+from hloc.kernels.walks import expressions, parts, walk
+
+FLOAT_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+COMPARISONS = {"compare_eq": "==", "compare_ne": "!=", "compare_lt": "<", "compare_le": "<=", "compare_gt": ">",
+               "compare_ge": ">="}
+LOGIC = {"and": "&", "or": "|", "xor": "^"}
+ORDERED = 7                                         # of the comparison instructions
+Printer = Callable[[Expr], str]
+
+
+# -- instructions ------------------------------------------------------------------------------------------------------
+
+class Instruction(NamedTuple):
+    """A row: an operation with the types of its argument and result, and its C, of arguments a and b; for compilers
+    that define `macro` and have the function `builtin`."""
+
+    op: str
+    source: str
+    result: str
+    text: str
+    macro: str
+    builtin: str
+
+
+def _widenings() -> Iterable[Instruction]:
+    """Integers to wider ones, from the low lanes of a register. gcc 12 makes four parts of a vector of 64 bytes, which
+    it joins in memory."""
+    letters, masks = {8: "b", 16: "w", 32: "d", 64: "q"}, {8: "char", 16: "short", 32: "int"}
+    for bytes, macro in ((64, "__AVX512BW__"), (32, "__AVX2__")):
+        for source, wide in ((8, 16), (8, 32), (8, 64), (16, 32), (16, 64), (32, 64)):
+            lanes = bytes * 8 // wide
+            low = f"({_register(source, lanes * source // 8)})a"
+            if lanes * source < 128:
+                places = ", ".join(map(str, [*range(lanes), *[-1] * (128 // source - lanes)]))
+                low = f"({_register(source, 16)})__builtin_shufflevector(a, a, {places})"
+            for sign, extended in (("s", "s"), ("u", "z")):
+                name = f"__builtin_ia32_pmov{extended}x{letters[source]}{letters[wide]}{bytes * 8}"
+                rest = ""
+                if bytes == 64:
+                    name, rest = f"{name}_mask", f", ({_register(wide, 64)}){{}}, ({masks[max(8, lanes)]})-1"
+                for result in ("s", "u"):
+                    yield Instruction("convert", f"{sign}{source}x{lanes}", f"{result}{wide}x{lanes}",
+                                      f"{name}({low}{rest})", macro, name)
+
+
+def _halves() -> Iterable[Instruction]:
+    """f16 to f32 and back, rounded to even."""
+    short8, short16 = _register(16, 16), _register(16, 32)
+    for source, result, name, arguments, macro in (
+            ("f16x16", "f32x16", "vcvtph2ps512_mask", f"({short16})a, (hloc_f32x16){{}}, -1, 4", "__AVX512F__"),
+            ("f16x8", "f32x8", "vcvtph2ps256", f"({short8})a", "__F16C__"),
+            ("f32x16", "f16x16", "vcvtps2ph512_mask", f"a, 0, ({short16}){{}}, -1", "__AVX512F__"),
+            ("f32x8", "f16x8", "vcvtps2ph256", "a, 0", "__F16C__")):
+        name = f"__builtin_ia32_{name}"
+        yield Instruction("convert", source, result, f"{name}({arguments})", macro, name)
+
+
+def _extrema() -> Iterable[Instruction]:
+    """maximum and minimum of floats in two instructions: a NaN of the first argument stays; one of the second argument
+    is what the instruction gives."""
+    for element, letter in (("f32", "s"), ("f64", "d")):
+        for bytes, suffix in ((64, "512"), (32, "256"), (16, "")):
+            same, rounding = vector(element, bytes * 8 // bits_of(element)), ", 4" if bytes == 64 else ""
+            number = f"__builtin_ia32_cmpp{letter}{suffix or '128'}_mask(a, a, {ORDERED}, -1{rounding})"
+            for op in ("maximum", "minimum"):
+                name = f"__builtin_ia32_{op[:3]}p{letter}{suffix}_mask"
+                yield Instruction(op, same, same, f"{name}(a, b, a, {number}{rounding})", "__AVX512VL__", name)
+
+
+def _register(bits: int, bytes: int) -> str:
+    """The compiler's own name of a vector of integers."""
+    scalar = {8: "char", 16: "short", 32: "int", 64: "long long"}[bits]
+    return f"__attribute__((vector_size({bytes}))) {scalar}"
+
+
+INSTRUCTIONS = {(row.op, row.source, row.result): row for row in (*_widenings(), *_halves(), *_extrema())}
+
+
+# -- expressions -------------------------------------------------------------------------------------------------------
+
+def has_vectors(expr: Expr) -> bool:
+    """Whether an expression is a vector or is computed from some."""
+    return is_vector(expr.type) or isinstance(expr, Apply) and any(is_vector(a.type) for a in expr.arguments)
+
+
+def vector_text(expr: Load | Apply, text: Printer) -> str:
+    """The C of an expression that `has_vectors`; text: prints its parts."""
+    if isinstance(expr, Load):
+        return f"*(const {in_memory(expr.type)} *)({expr.buffer} + ({text(expr.position)}))"
+    arguments = [text(a) for a in operands(expr)]
+    return _operators(expr, arguments) or f"{_function(expr)}({', '.join(arguments)})"
+
+
+def operands(expr: Apply) -> tuple[Expr, ...]:
+    """The arguments of the C function of an operation: of a rounding, what is rounded and widened again."""
+    inner = expr.arguments[0]
+    is_rounding = expr.op == "convert" and element_of(inner.type) == "bf16" and isinstance(inner, Apply) \
+        and inner.op.startswith("convert") and inner.arguments[0].type == expr.type
+    return inner.arguments if is_rounding else expr.arguments
+
+
+def store_text(buffer: str, position: Expr, value: Expr, text: Printer) -> str:
+    """The C of a Store of a vector."""
+    return f"*({in_memory(value.type)} *)({buffer} + ({text(position)})) = {text(value)};"
+
+
+def in_memory(type: str) -> str:
+    """The C type of a vector at any address."""
+    return f"hloc_any_{type}"
+
+
+def _operators(expr: Apply, arguments: list[str]) -> str:
+    """What C's operators on vectors do as the loop IR means it; "" for other operations."""
+    op, type, first = expr.op, f"hloc_{expr.type}", element_of(expr.arguments[0].type)
+    if op == "lane":
+        return f"({arguments[0]})[{expr.immediate[0]}]{' != 0' if first in MASKS else ''}"
+    if op == "bitcast":
+        return f"(({type})({arguments[0]}))"
+    if op in FLOAT_OPERATORS and first in ("f32", "f64"):
+        return f"({arguments[0]} {FLOAT_OPERATORS[op]} {arguments[1]})"
+    if op in COMPARISONS:
+        return f"(({type})({arguments[0]} {COMPARISONS[op]} {arguments[1]}))"
+    if op in LOGIC and first in MASKS:
+        return f"({arguments[0]} {LOGIC[op]} {arguments[1]})"
+    return f"(~{arguments[0]})" if op == "not" and first in MASKS else ""
+
+
+def _function(expr: Apply) -> str:
+    """The name of the function of an operation."""
+    facts = ",".join(map(str, expr.immediate))
+    types = dict.fromkeys([*(a.type for a in expr.arguments), expr.type])
+    op = expr.op if operands(expr) == expr.arguments else f"round_{expr.arguments[0].op}"
+    return "_".join(["hlocv", op, *types, *([f"{zlib.crc32(facts.encode()):08x}"] if facts else [])])
+
+
+# -- definitions -------------------------------------------------------------------------------------------------------
+
+def vector_definitions(statements: Iterable[Stmt], text: Printer) -> list[str]:
+    """The types and functions that statements need, each once; text: prints scalar expressions."""
+    found: dict[str, str] = {}
+    for e in (e for s in walk(statements) for e in parts(expressions(s)) if has_vectors(e)):
+        arguments = e.arguments if isinstance(e, Apply) else ()
+        for type in filter(is_vector, (*(a.type for a in arguments), e.type)):
+            found.setdefault(f"hloc_{type}", _type(type))
+        if isinstance(e, Apply) and not _operators(e, [""] * len(arguments)):
+            found.setdefault(_function(e), _definition(e, text))
+    return [f"#ifndef {name.upper()}\n#define {name.upper()}\n{body}\n#endif" for name, body in found.items()]
+
+
+def _type(type: str) -> str:
+    element, bytes = element_of(type), bits_of(element_of(type)) // 8
+    lane = f"hloc_s{MASKS[element]}" if element in MASKS else f"hloc_{element}"
+    return (f"typedef {lane} hloc_{type} __attribute__((vector_size({bytes_of(type)})));\n"
+            f"typedef hloc_{type} {in_memory(type)} __attribute__((aligned({bytes}), may_alias));")
+
+
+def _definition(expr: Apply, text: Printer) -> str:
+    names = "abc"[:len(expr.arguments)]
+    parameters = ", ".join(f"{_parameter(a.type)} {name}" for a, name in zip(operands(expr), names))
+    body = _across(expr) if expr.op in ACROSS_LANES else _select(expr) if expr.op == "select" else \
+        _of_masks(expr) if expr.op == "convert" and _mask_in(expr) else ""
+    row = INSTRUCTIONS.get((expr.op, expr.arguments[0].type, expr.type))
+    lines = [f"  return {body};"] if body else [f"  {line}" for line in _by_lanes(expr, names, text)]
+    if row is not None:
+        has_row = f"#if defined({row.macro}) && HLOC_BUILTIN({row.builtin})"
+        lines = [has_row, f"  return (hloc_{expr.type}){row.text};", "#else", *lines, "#endif"]
+    return "\n".join([f"HLOC_FN hloc_{expr.type} {_function(expr)}({parameters}) {{", *lines, "}"])
+
+
+def _parameter(type: str) -> str:
+    return "long" if type == INDEX else f"hloc_{type}"
+
+
+def _by_lanes(expr: Apply, names: str, text: Printer) -> list[str]:
+    """The scalar operation on each lane."""
+    lanes, element = lanes_of(expr.type), vector(element_of(expr.type), 1)
+    arguments: tuple[Expr, ...] = tuple(Var(f"{name}[k]", element_of(a.type)) for name, a in zip(names, operands(expr)))
+    if operands(expr) != expr.arguments:
+        arguments = (Apply(expr.arguments[0].op, arguments, element_of(expr.arguments[0].type)),)
+    value = text(Apply(expr.op, arguments, element, expr.immediate))
+    value = f"-({value})" if element_of(expr.type) in MASKS else value
+    return [f"hloc_{expr.type} r;", f"_Pragma(\"omp simd simdlen({lanes})\")",
+            f"for (long k = 0; k < {lanes}; k++) r[k] = {value};", "return r;"]
+
+
+def _across(expr: Apply) -> str:
+    type, lanes = f"hloc_{expr.type}", lanes_of(expr.type)
+    if expr.op == "splat":
+        value = "-(a != 0)" if element_of(expr.type) in MASKS else "a"
+        return f"({type}){{{', '.join([value] * lanes)}}}"
+    if expr.op == "series":
+        places = ", ".join(str(i * expr.immediate[0]) for i in range(lanes))
+        return f"({type}){{{places}}} + (hloc_{element_of(expr.type)})a"
+    assert expr.op == "shuffle"
+    own = lanes_of(expr.arguments[0].type)
+    places = ", ".join(map(str, expr.immediate))
+    picked = ", ".join(f"a[{i}]" if i < own else f"b[{i - own}]" for i in expr.immediate)
+    return f"HLOC_PICK_LANES(__builtin_shufflevector(a, b, {places}), (({type}){{{picked}}}))"
+
+
+def _select(expr: Apply) -> str:
+    """By bits: gcc makes a blend of it."""
+    mask = f"hloc_{expr.arguments[0].type}"
+    return f"(hloc_{expr.type})((({mask})b & a) | (({mask})c & ~a))"
+
+
+def _mask_in(expr: Apply) -> bool:
+    return element_of(expr.type) in MASKS or element_of(expr.arguments[0].type) in MASKS
+
+
+def _of_masks(expr: Apply) -> str:
+    """Conversions from and to masks, of which a true lane holds -1."""
+    source, result, lanes = element_of(expr.arguments[0].type), element_of(expr.type), lanes_of(expr.type)
+    bits = bits_of(result)
+    same = f"__builtin_convertvector({'a' if source in MASKS else 'a != 0'}, {_register(bits, bits * lanes // 8)})"
+    if result in MASKS:
+        return f"(hloc_{expr.type}){same}"
+    one = "1.0f" if ELEMENT_TYPES[result].kind == "float" else "1"
+    return f"(hloc_{expr.type})({same} & ({_register(bits, bits * lanes // 8)})((hloc_{expr.type}){{}} + {one}))"
