@@ -1,8 +1,8 @@
 """Kernels that no device has run when they were written: against the evaluator, and their share of a copy's bandwidth.
 
 Products of f32 as TF32, bf16 that is f32 within a kernel, sums that the last block joins, rows in one kernel, the
-gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row. A case goes to another
-section once a device has run it.
+gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters. A
+case goes to another section once a device has run it.
 """
 from __future__ import annotations
 
@@ -54,6 +54,12 @@ NORM = ADD + """ENTRY e {{ x = f32[1,{c}] parameter(0)  z = f32[] constant(0)
   rb = f32[1,{c}] broadcast(r), dimensions={{0}}  ROOT y = f32[1,{c}] multiply(d, rb) }}
 """
 
+FILTER = """ENTRY e {{ x = {t}[{i},{s},{s},{c}] parameter(0)  g = {t}[{i},{h},{h},{c}] parameter(1)
+  ROOT w = f32[{k},{k},{c},{c}] convolution(x, g), window={{size={h}x{h} pad={p} rhs_dilate={by}x{by}}},
+    dim_labels=f01b_i01o->01bf }}
+"""
+FILTERS = ((3, 1, "1_1x1_1"), (3, 2, "1_0x1_0"), (1, 1, "0_0x0_0"), (1, 2, "0_-1x0_-1"))   # size, stride, padding
+
 
 def cases(device) -> Iterator[tuple[str, str, bool]]:
     """Name, HLO, whether products are of TF32: small ones, which the evaluator computes in a second."""
@@ -72,6 +78,9 @@ def cases(device) -> Iterator[tuple[str, str, bool]]:
         for kept, gone, name in ((wide, "0", "columns"), ("", "0,1", "all")):
             yield f"{t} sum of {name} of [{high},{wide}]", SUM.format(t=t, r=high, c=wide, kept=kept, gone=gone), False
         yield f"{t} transpose of [{high},{wide}]", TRANSPOSE.format(t=t, r=high, c=wide), False
+        for k, by, p in FILTERS:
+            yield f"{t} gradient of a {k}x{k} filter of stride {by}, {i} images of {s}x{s}, {c} channels", \
+                FILTER.format(t=t, i=i, s=s, h=s // by, c=c, k=k, p=p, by=by), t == "f32"
     long = device.size(50257, 3000)
     yield f"the first two of {long}", FIRST.format(r=1, c=long, k=2), False
     yield f"the first 40 of 8 rows of {long}", FIRST.format(r=8, c=long, k=40), False

@@ -34,6 +34,7 @@ from hloc.machine import Machine
 
 EDGE, THIN, THIN_EDGE = 128, 8, 32      # of a tile; rows up to which a matmul is thin, and columns of its blocks
 FEW_FEATURES = 4                    # of a group of a convolution: each output is computed alone
+LONG_SUM, MANY_OUTPUTS = 256, 1 << 16
 MOST_SPATIAL = 3                    # dimensions of a convolution
 LEAST_PRODUCT = 2048                # multiply-adds of a matmul: smaller ones are faster as loops
 MOST_OPERATIONS = 48                # per element: registers and code of a tile are limited
@@ -165,7 +166,15 @@ def features_of(convolution: Instruction) -> int:
 
 def is_direct(convolution: Instruction) -> bool:
     """Whether there are too few features, or too short sums, for a matmul: each output is computed alone."""
-    return features_of(convolution) <= FEW_FEATURES or window_elements(convolution) < FEW_FEATURES
+    groups = convolution.get("feature_group_count", 1) * convolution.get("batch_group_count", 1)
+    return is_alone(features_of(convolution), window_elements(convolution), convolution.shape.num_elements, groups)
+
+
+def is_alone(features: int, depth: int, outputs: int, groups: int) -> bool:
+    """The same of a convolution with so many features in each group, and products in each sum. Many long sums are a
+    matmul even if most of its columns are empty."""
+    many = groups == 1 and depth >= LONG_SUM and outputs >= MANY_OUTPUTS
+    return features <= FEW_FEATURES and not many or 0 < depth < FEW_FEATURES
 
 
 def lost_to_mma(hero: Instruction, products: int, machine: Machine) -> float:

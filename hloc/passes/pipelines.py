@@ -49,6 +49,7 @@ conditional_simplifier = LazyPass("conditional_simplifier", "conditional")
 gather_simplifier = LazyPass("gather_simplifier", "gather")
 index_narrowing = LazyPass("index_narrowing", "iota", "reduce")
 map_inliner = LazyPass("map_inliner", "map")
+pad_for_convolutions = LazyPass("pad_for_convolutions", "convolution")
 permute_slices_expander = LazyPass("permute_slices_expander", "collective-permute")
 ragged_dot_rewriter = LazyPass("ragged_dot_rewriter", "ragged-dot")
 rng_bit_generator_expander = LazyPass("rng_bit_generator_expander", "rng-bit-generator")
@@ -172,6 +173,7 @@ CUDA: tuple[Pass | Repeat, ...] = (
     convert_folding,
     SIMPLIFICATION,
     attention_gradient_rewriter,        # last, so that the result is read where a kernel stores it
+    pad_for_convolutions,
     algorithm_assignment,
     fusion,
     simplify_fp_conversions,
@@ -221,6 +223,9 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (triangular_solve_expander, complex_dot_rewriter, "it makes dots, also of complex matrices"),
     (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),
     (layout_assignment, fusion, "a kernel reads row-major arrays; a bitcast is free only between them"),
+    (layout_assignment, pad_for_convolutions, "it looks at which channels are contiguous"),
+    (algebraic_simplifier, pad_for_convolutions, "a rule might take the zeros away"),
+    (pad_for_convolutions, fusion, "a kernel may compute an image and pad it"),
     (convert_folding, algorithm_assignment, "a dot of converted bf16 multiplies bf16"),
     (complex_dot_rewriter, algorithm_assignment, "dots of complex matrices are dots of f32 then"),
     (fusion, simplify_fp_conversions, "values stay f32 within a fusion"),

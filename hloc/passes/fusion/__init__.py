@@ -45,7 +45,8 @@ def fusion(module: Module, context: PassContext) -> bool:
         else:
             overwritten = Overwritten(computation, leaf_values(computation, invariants), callees)
             fuser = Fuser(computation, context.machine, overwritten, attention=context.target in WITH_ATTENTION,
-                          gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES)
+                          gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES,
+                          ends_wide=context.target == "cpu")
             fuser.run()
             edges = unfused_edges(fuser) if report is not None else []
             changed |= emit_groups(module, computation, fuser.groups, names)

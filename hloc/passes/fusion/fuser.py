@@ -70,7 +70,7 @@ class Fuser:
     """Forms the groups of one computation."""
 
     def __init__(self, computation: Computation, machine: Machine, overwritten: Overwritten, *, attention: bool = False,
-                 gradients: bool = False, prologues: bool = False):
+                 gradients: bool = False, prologues: bool = False, ends_wide: bool = True):
         self.computation = computation
         self.overwritten = overwritten
         self.prologues = prologues
@@ -86,7 +86,7 @@ class Fuser:
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}
         overwritten.homes = self.homes
         self.repeated: dict[Instruction, float] = {}        # recomputed operations below a duplicated producer
-        self.epilogues = epilogue_chains(computation, self.readers)
+        self.epilogues = epilogue_chains(computation, self.readers, ends_wide)
         self.attentions = Attentions({}, {}, {}, computation.instructions)
         if attention:
             self.attentions = find_attentions(computation, self.readers, self.pinned, machine, gradients,

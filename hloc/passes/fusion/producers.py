@@ -134,12 +134,25 @@ def loaded_bytes(operand: Instruction) -> int:
     return 0 if operand.opcode == "iota" or operand.shape.num_elements == 1 else operand.shape.num_bytes
 
 
-def epilogue_chains(computation: Computation, readers: dict[Instruction, list[Instruction]]) -> set[Instruction]:
-    """Elementwise instructions at the end of a chain from a matmul, each with one user."""
-    found: set[Instruction] = set()
+def epilogue_chains(computation: Computation, readers: dict[Instruction, list[Instruction]], ends_wide: bool
+                    ) -> set[Instruction]:
+    """Elementwise instructions at the end of a chain from a matmul, each with one user. ends_wide: whether a chain may
+    end with a conversion to a wider type. Otherwise its readers convert: half of the bytes are stored and read."""
+    found: dict[Instruction, None] = {}
     for instruction in computation.instructions:
         if is_elementwise(instruction) and any(
                 (is_hero(o) or o in found) and len(readers[o]) == 1
                 and o.shape.dimensions == instruction.shape.dimensions for o in instruction.operands):
-            found.add(instruction)
-    return found
+            found[instruction] = None
+    if ends_wide:
+        return set(found)
+    kept: set[Instruction] = set()
+    for last in reversed(found):
+        if not widens(last) or len(readers[last]) == 1 and readers[last][0] in kept:
+            kept.add(last)
+    return kept
+
+
+def widens(instruction: Instruction) -> bool:
+    """Whether it is a conversion to a type with more bytes."""
+    return instruction.opcode == "convert" and instruction.shape.num_bytes > instruction.operands[0].shape.num_bytes

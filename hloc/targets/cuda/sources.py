@@ -33,7 +33,7 @@ HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
            ("pipeline.cuh", ("hloc_tile_pipeline<", *GROUPS)), ("wgmma.cuh", GROUPS),
            ("bulk.cuh", GROUPS), ("warpgroup.cuh", GROUPS),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<", *PACKS)),
-           ("conv_bulk.cuh", ("hloc_patch_rest<",)), ("attention.cuh", ("hloc_attention_",)),
+           ("conv_bulk.cuh", ("hloc_patch_rest<", "hloc_positions_rest<")), ("attention.cuh", ("hloc_attention_",)),
            ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))

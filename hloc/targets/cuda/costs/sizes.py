@@ -4,16 +4,18 @@ In: a Tile and the sizes of its product. Out: Sizes, and the number of operation
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import Apply, Expr, Load, Stmt, Store, Tile
+from hloc.kernels.ir import INDEX, Apply, Expr, Let, Load, Stmt, Store, Tile
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cuda.costs.tile_work import Sizes
+from hloc.targets.cuda.tiles.finish import Finish
 
 
-def sizes_of(tile: Tile, rows: int, columns: int, depth: int, count: int) -> Sizes:
-    """The Sizes of the product that a Tile computes."""
+def sizes_of(tile: Tile, rows: int, columns: int, depth: int, count: int, finish: Finish | None = None) -> Sizes:
+    """The Sizes of the product that a Tile computes. finish: how its epilogue is computed, if for several columns at
+    once."""
     outputs = rows * columns * count
     own = [b for b in tile.buffers if b.name not in ("lhs", "rhs")]
     memory = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers)
@@ -21,8 +23,28 @@ def sizes_of(tile: Tile, rows: int, columns: int, depth: int, count: int) -> Siz
     each = sum(min(outputs, b.size) / outputs * ELEMENT_TYPES[b.type].bytes for b in own)
     inside = [p for s in walk(tile.epilogue) for p in parts(expressions(s))]
     far = any(isinstance(p, Load) and sizes_of.get(p.buffer, 0) * 2 > outputs for p in inside)
-    chosen = any(is_choice(p) for p in inside)                  # these loads wait for the condition
-    return Sizes(rows, columns, depth, count, memory, operations(tile.epilogue) + 2, each, far * (1 + chosen))
+    early = finish.loads if finish else {}
+    chosen = any(is_choice(p, early) for p in inside)           # these loads wait for the condition
+    found = Sizes(rows, columns, depth, count, memory, operations(tile.epilogue) + 2, each, far * (1 + chosen))
+    return found._replace(wide=finish.width, instructions=_wide(finish) + 2) if finish else found
+
+
+def _wide(finish: Finish) -> float:
+    """Operations per element of an epilogue that is computed for several columns at once."""
+    if not finish.stores:
+        return operations(finish.body)
+    places = [*finish.loads.values(), *finish.stores.values()]
+    accesses = sum(2 + sum(isinstance(p, Apply) for p in parts([place])) for place in places)
+    waiting, own = [s.value for s in finish.body if isinstance(s, (Let, Store)) and s.value.type != INDEX], 0.0
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Load) and part not in finish.loads:
+            own += 2
+            waiting.append(part.position)
+        elif isinstance(part, Apply):
+            own += 1
+            waiting += part.arguments
+    return own + accesses / finish.width
 
 
 def operations(statements: Sequence[Stmt]) -> float:
@@ -34,7 +56,7 @@ def operations(statements: Sequence[Stmt]) -> float:
     return found
 
 
-def is_choice(part: Expr) -> bool:
-    """Whether this is a select with a load in one of its branches."""
+def is_choice(part: Expr, early: Collection[Load] = ()) -> bool:
+    """Whether this is a select with a load in one of its branches. early: loads that come before it in any case."""
     return isinstance(part, Apply) and part.op == "select" and \
-        any(isinstance(p, Load) for p in parts(part.arguments[1:]))
+        any(isinstance(p, Load) and p not in early for p in parts(part.arguments[1:]))

@@ -50,16 +50,13 @@ def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) 
 
 
 def _convolution(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) -> list[Work]:
-    facts = dict(tile.parameters)
-    c = convolutions.constants_of(facts)
+    asked = convolutions.Asked.of(tile)
+    c = asked.c
     if convolutions.is_direct(c):
         sizes = sizes_of(tile, c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"])
         return [_direct(sizes, launches[0], tile, c["K"])]
-    made = convolutions.computed_sides(tile, c)
-    c.update(convolutions.vectors(c, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
-    product = None if made else convolutions.as_product(c, facts)
-    tiling = _chosen(convolutions.tilings_of(tile, c, gpu, product, made), variant)
-    return works_of(tiling, *convolutions.cost_arguments(tile, c, product, made, tiling), gpu)
+    found = convolutions.choices(asked, gpu)
+    return convolutions.works_of_choice(next((o for o in found if o.variant == variant), found[0]), gpu)
 
 
 def _simple(sizes: Sizes, start: Geometry, counts: dict[str, float], rounds: float, traffic: float) -> Work:

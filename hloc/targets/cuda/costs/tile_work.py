@@ -16,6 +16,7 @@ PASS = 128                          # bytes of shared memory per SM and clock
 ROUNDED = 2                         # instructions that compute a part of an f32 in registers
 SLOW_PRODUCTS = 32                  # instructions of a product of types wider than four bytes, relative to f32
 FEW_STEPS = 2
+KEPT_WIDE, JOINED = 4, 8           # partial sums stored at once; pieces whose loads overlap
 OF_A_SUM = {"pipeline": 1.3, "steps": 0.5}      # more registers per register of sums: fragments, positions
 
 
@@ -34,8 +35,8 @@ class Side(NamedTuple):
 class Sizes(NamedTuple):
     """rows, columns, depth: of a product; count: of products; memory: bytes of distinct elements of all arrays;
     instructions, bytes: of the epilogue per element, bytes read or written; far: dependent loads of the epilogue that
-    no other element shares. The next element of a thread waits for these loads, since the store before them may alias
-    them."""
+    no other element shares. The next batch of elements of a thread wait for these loads, since the store before them
+    may alias them. wide: columns that are loaded and stored at once."""
 
     rows: int
     columns: int
@@ -45,6 +46,7 @@ class Sizes(NamedTuple):
     instructions: float = 2
     bytes: float = 4
     far: int = 0
+    wide: int = 1
 
     @property
     def outputs(self) -> int:
@@ -94,12 +96,14 @@ def tiled_work(sizes: Sizes, sides: tuple[Side, Side], tiled: Tiled, words: tupl
     counts, traffic = _reading(sides, tiled)
     for kind, count in _multiplying(sides[0].width, tiled, words).items():
         counts[kind] = counts.get(kind, 0) + count
-    counts["alu"] = counts.get("alu", 0) + outputs * (2 if split else sizes.instructions) / WARP
-    counts["access"] = outputs / WARP
+    wide = KEPT_WIDE if split and sizes.wide > 1 else sizes.wide
+    counts["alu"] = counts.get("alu", 0) + outputs * (2 / wide if split else sizes.instructions) / WARP
+    counts["access"] = outputs / WARP / wide
     windows = tiled.form in ("bulk", "groups", "pipeline") and sides[0].windows
     bm, bn, bk = *tiled.edges, tiled.constants["BK"]
     down, across = tiled.warps
-    finish = 0 if split else sizes.far * bm * across * min(cut(bn, across), sizes.columns) / (down * across * WARP)
+    batched = tiled.constants.get("BATCHED", 1)
+    finish = 0 if split else sizes.far * bm * min(cut(bn, across), sizes.columns) / (down * WARP * batched)
     ahead = max(1, tiled.constants.get("STAGES", 2) - 1)
     return Work(blocks, tiled.threads, _registers(sides, tiled), tiled.shared,
                 float(sizes.memory + (outputs * 4 if split else 0)), traffic + outputs * (4 if split else sizes.bytes),
@@ -136,7 +140,9 @@ def _multiplying(width: int, tiled: Tiled, words: tuple[float, int]) -> dict[str
         return {"fma": products / WARP * (1 if width <= 4 else SLOW_PRODUCTS),
                 "shared": tiled.steps * bk * (tiled.threads / WARP) * read}
     if tiled.form in ("groups", "bulk"):
-        return {"shared": tiled.steps * (bm / 64 * bn + bm) * bk * width / PASS}
+        read = tiled.steps * (bm / 64 * bn + bm) * bk
+        rounded = tiled.steps * (bm + bn) * bk if width == 4 else 0         # in shared memory: read and written
+        return {"shared": (read + 2 * rounded) * width / PASS, "alu": rounded / WARP}
     bytes_of_term, count = words
     fragments = tiled.steps * (bm * across + bn * down) * bk
     rounded = ROUNDED * fragments * count / WARP if width == 4 else 0
@@ -155,10 +161,11 @@ def _registers(sides: tuple[Side, Side], tiled: Tiled) -> int:
     return min(255, own + int(sums * (1 + OF_A_SUM.get(form, 0))) + held + 4 * loads)
 
 
-def join_work(sizes: Sizes, splits: int, blocks: int, threads: int = 256) -> Work:
+def join_work(sizes: Sizes, splits: int, blocks: int, threads: int) -> Work:
     """The Work of the kernel that sums the pieces of the depth."""
-    each = cut(sizes.outputs, blocks * threads)
-    counts = {"access": sizes.outputs * (splits + 1) / WARP,
+    wide = min(sizes.wide, KEPT_WIDE)
+    each = cut(sizes.outputs, blocks * threads * wide)
+    counts = {"access": sizes.outputs * (splits + 1) / WARP / wide,
               "alu": sizes.outputs * (splits + sizes.instructions) / WARP}
     moved = float(sizes.outputs * (splits * 4 + sizes.bytes))
-    return Work(blocks, threads, 32, 0, moved, moved, counts, rounds=float(each * (math.ceil(splits / 4) + 1)))
+    return Work(blocks, threads, 32, 0, moved, moved, counts, rounds=float(each * (math.ceil(splits / JOINED) + 1)))

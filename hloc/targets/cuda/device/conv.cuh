@@ -5,9 +5,11 @@
  *   CHANNELS, FEATURES        input channels, output features of one group;  GROUPS, BATCH_GROUPS (one of them is 1)
  *   M = IMAGES * POINTS, N = FEATURES, K = taps * CHANNELS (k = tap * CHANNELS + channel)
  *   for d = 0, 1, 2: SIZEd (input), WINDOWd, OUTd, STRIDEd, LOWd (padding), BASEd, DILATIONd, REVERSALd
+ *   WHOLEd, STEPd, FIRSTd     position n is STEP * n + FIRST of WHOLE (phases; otherwise n of OUT)
  *   X_N, X_C, X_0, X_1, X_2   W_I, W_O, W_0, W_1, W_2    strides in elements
  *   IMAGES_FIRST              rows of a tile run over images first, since these lie together in memory
- *   X_VECTOR, W_VECTOR        elements side by side that may be read at once: channels; of the kernel, features too
+ *   X_VECTOR, W_VECTOR        elements side by side that may be read at once: channels, or images (IMAGES_FIRST); of
+ *                             the kernel, features too
  *   SPLITS, PART              as in gemm.cuh
  * and operands: addresses, or what computes them (hloc_computed of gemm.cuh says how; outer and inner are 0). Strides
  * of what is computed are those of [image, positions, channel] and [feature, taps, channel] in order.
@@ -31,6 +33,12 @@ template <class S> struct hloc_tap {
   }
 };
 
+/* The row of the whole result: of a phase, each position is one of every STEP. */
+template <class S> HLOC_FN long hloc_conv_row(long image, int p0, int p1, int p2) {
+  const long first = image * S::WHOLE0 + p0 * S::STEP0 + S::FIRST0;
+  return (first * S::WHOLE1 + p1 * S::STEP1 + S::FIRST1) * S::WHOLE2 + p2 * S::STEP2 + S::FIRST2;
+}
+
 /* An output row: where its image starts, and where its window starts in each spatial dimension. */
 template <class S> struct hloc_window {
   long row, base;
@@ -38,7 +46,7 @@ template <class S> struct hloc_window {
   HLOC_MEMBER void place(long r, int group) {
     const long image = S::IMAGES_FIRST ? r % S::IMAGES : r / S::POINTS;
     const int point = S::IMAGES_FIRST ? r / S::IMAGES : r % S::POINTS;
-    row = image * S::POINTS + point;
+    row = hloc_conv_row<S>(image, point / (S::OUT1 * S::OUT2), point / S::OUT2 % S::OUT1, point % S::OUT2);
     base = (S::BATCH_GROUPS > 1 ? group * S::IMAGES + image : image) * S::X_N;
     if (S::GROUPS > 1) base += (long)group * S::CHANNELS * S::X_C;
     start[0] = point / (S::OUT1 * S::OUT2) * S::STRIDE0 - S::LOW0;
@@ -204,26 +212,26 @@ HLOC_FN void hloc_conv(X x, W w, Tile tile, Finish finish) {
     const hloc_from<A> a = {hloc_conv_input<S>(x, row, group), first};
     const hloc_from<B> b = {hloc_conv_filter<S>(w, column, group * S::FEATURES), first};
     const long left = S::K - first;
-    tile(a, b, left < S::PART ? left : S::PART, [&](int i, int j, auto sum) {
-      if (row + i >= S::M || column + j >= S::N) return;
-      hloc_window<S> window;
-      window.place(row + i, group);
-      const long feature = group * S::FEATURES + column + j;
-      if constexpr (S::SPLITS > 1) finish(piece, window.row * (S::FEATURES * GROUPS) + feature, sum);
-      else finish(window.row, feature, sum);
-    });
+    tile(a, b, left < S::PART ? left : S::PART, hloc_finish_of(
+        finish,
+        [&](int i, int j) {
+          hloc_window<S> window;
+          window.place(row + i, group);
+          return hloc_spot{window.row, group * S::FEATURES + column + j, row + i < S::M && column + j < S::N};
+        },
+        [&](const hloc_spot &spot, const auto &sums) {
+          if constexpr (S::SPLITS > 1) return finish.call(piece, spot.row * (S::FEATURES * GROUPS) + spot.column, sums);
+          else return finish.call(spot.row, spot.column, sums);
+        }));
   }
 }
 
 template <class S, class Sum, class Add, class Finish>
 HLOC_FN void hloc_conv_join(const Sum *parts, Add add, Finish finish) {
-  const long all = (long)S::FEATURES * S::GROUPS * S::BATCH_GROUPS, total = S::M * all;
-  const long step = (long)gridDim.x * blockDim.x;
-  for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < total; n += step) {
-    Sum sum = parts[n];
-    for (long piece = 1; piece < S::SPLITS; piece++) sum = add(sum, parts[piece * total + n]);
-    finish(n / all, n % all, sum);
-  }
+  constexpr long ALL = (long)S::FEATURES * S::GROUPS * S::BATCH_GROUPS;
+  hloc_join_pieces<Finish::WIDE, S::SPLITS, S::M * ALL>(parts, add, [&](long n, const auto &sums) {
+    finish.call(n / ALL, n % ALL, sums)();
+  });
 }
 
 /* LANES threads per output share its taps; FEATURES_FIRST: neighbours are neighbouring features. */
@@ -239,7 +247,7 @@ HLOC_FN void hloc_conv_direct(X x, const T *w, MultiplyAdd multiply_add, Add add
     for (long k = lane; k < S::K; k += LANES)
       sum = multiply_add(sum, window.read(x, (int)k), w[hloc_kernel_position<S>((int)k, column)]);
     if constexpr (LANES > 1) sum = hloc_warp_total(sum, add);
-    if (lane == 0) finish(window.row, column, sum);
+    if (lane == 0) hloc_finish_one(finish, sum, window.row, column);
   }
 }
 
@@ -260,8 +268,9 @@ HLOC_FN void hloc_conv_unpack(const T *packed, Wide wide, Finish finish) {
   constexpr long TAPS = S::POINTS, TOTAL = S::M * S::N;
   for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < TOTAL; n += (long)gridDim.x * blockDim.x) {
     const long row = n / S::N, column = n % S::N, channel = row / TAPS, tap = row % TAPS;
-    finish(row, column, wide(packed[S::CHANNELS_LAST ? (column * TAPS + tap) * S::IMAGES + channel
-                                                     : (column * S::IMAGES + channel) * TAPS + tap]));
+    const long from = S::CHANNELS_LAST ? (column * TAPS + tap) * S::IMAGES + channel
+                                       : (column * S::IMAGES + channel) * TAPS + tap;
+    hloc_finish_one(finish, wide(packed[from]), row, column);
   }
 }
 

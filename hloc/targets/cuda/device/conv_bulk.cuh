@@ -1,10 +1,16 @@
 /* conv_bulk.cuh: convolutions whose operands the bulk copy engine of sm_90a copies.
  *
- * In: conv.cuh, warpgroup.cuh; conv.cuh's struct S with one group, no base dilation, two spatial dimensions, CHANNELS a
- * multiple of BK, and PATCH_ACROSS x PATCH_DOWN positions of PATCH_IMAGES images, which are the rows of a tile. Out:
+ * In: conv.cuh, warpgroup.cuh; conv.cuh's struct S with one group, no base dilation, two spatial dimensions, and
+ * PATCH_ACROSS x PATCH_DOWN positions of PATCH_IMAGES images. These are either the rows of a tile, and CHANNELS is a
+ * multiple of BK:
  *   hloc_patch_rest<S>(memory)         once, before there are barriers: rows of tiles that no copy fills are zeros
  *   hloc_conv(maps, tile, finish)      all tiles; maps: of the image (channel, across, down, image), and of the filter
  *                                      (along memory, line, tap across, tap down)
+ * or one step of the depth, which runs over the window: patches divide WINDOW and CHANNELS, K = patches * BK, and
+ * PANELS lines of 64 elements hold all IMAGES of one position:
+ *   hloc_positions_rest<S>(memory)     the same for steps
+ *   hloc_conv(hloc_positions{maps}, tile, finish)   maps: of the input (image, across, down, channel), and of the
+ *                                      kernel (feature, across, down, channel)
  */
 #ifndef HLOC_CONV_BULK_CUH
 #define HLOC_CONV_BULK_CUH
@@ -68,15 +74,107 @@ HLOC_FN void hloc_conv(const unsigned char *maps, Tile tile, Finish finish) {
     const int image = patch / (ROW * COLUMN) * S::PATCH_IMAGES;
     const hloc_bulk_patch<S> a = {maps, (int)(x * S::STRIDE2 - S::LOW2), (int)(y * S::STRIDE1 - S::LOW1), image, first};
     const hloc_bulk_filter<S> b = {maps + 128, column, first};
-    tile(a, b, left < S::PART ? left : S::PART, [&](int i, int j, auto sum) {
-      const long own_x = x + i % ACROSS, own_y = y + i / ACROSS % DOWN, own_image = image + i / (ACROSS * DOWN);
-      if (i >= hloc_bulk_patch<S>::ROWS || own_x >= S::OUT2 || own_y >= S::OUT1 || own_image >= S::IMAGES ||
-          column + j >= S::N)
-        return;
-      const long row = (own_image * S::OUT1 + own_y) * S::OUT2 + own_x;
-      if constexpr (S::SPLITS > 1) finish(piece, row * S::N + column + j, sum);
-      else finish(row, column + j, sum);
-    });
+    tile(a, b, left < S::PART ? left : S::PART, hloc_finish_of(
+        finish,
+        [&](int i, int j) {
+          const long own_x = x + i % ACROSS, own_y = y + i / ACROSS % DOWN, own_image = image + i / (ACROSS * DOWN);
+          const bool inside = i < hloc_bulk_patch<S>::ROWS && own_x < S::OUT2 && own_y < S::OUT1 &&
+                              own_image < S::IMAGES && column + j < S::N;
+          return hloc_spot{hloc_conv_row<S>(own_image, 0, (int)own_y, (int)own_x), column + j, inside};
+        },
+        [&](const hloc_spot &spot, const auto &sums) {
+          if constexpr (S::SPLITS > 1) return finish.call(piece, spot.row * S::N + spot.column, sums);
+          else return finish.call(spot.row, spot.column, sums);
+        }));
+  }
+}
+
+struct hloc_positions { const unsigned char *maps; };
+
+/* The positions of the n-th step. */
+template <class S> struct hloc_position_step {
+  static constexpr int COUNT = S::PATCH_ACROSS * S::PATCH_DOWN * S::PATCH_IMAGES;
+  static_assert(COUNT <= S::BK && S::BK == 64, "a step holds a patch");
+  int across, down, channel;
+  HLOC_MEMBER explicit hloc_position_step(int n) {
+    constexpr int ROW = S::WINDOW2 / S::PATCH_ACROSS, COLUMN = S::WINDOW1 / S::PATCH_DOWN;
+    across = n % ROW * S::PATCH_ACROSS, down = n / ROW % COLUMN * S::PATCH_DOWN;
+    channel = n / (ROW * COLUMN) * S::PATCH_IMAGES;
+  }
+};
+
+/* A row of a tile: 64 of them are a panel, 64 images of one output position. */
+template <class S> struct hloc_position_row {
+  int point, image;
+  HLOC_MEMBER hloc_position_row(int panel, int i) {
+    const int at = panel + i / 64;
+    point = at / S::PANELS, image = at % S::PANELS * 64 + i % 64;
+  }
+  HLOC_MEMBER bool inside() const { return point < S::POINTS && image < S::IMAGES; }
+};
+
+/* The left operand: what output positions read. Nobody reads the sums of panels behind the last one. */
+template <class S> struct hloc_bulk_positions_input {
+  static constexpr bool ALONG = false;
+  static constexpr int LINES = S::BK, BYTES = S::BM * 128, COPIED = S::BM * 2 * hloc_position_step<S>::COUNT;
+  const unsigned char *map;
+  int panel, first;
+  HLOC_MEMBER void copy(unsigned char *tile, int k0, unsigned long long *arrived) const {
+    const hloc_position_step<S> step((first + k0) / S::BK);
+    for (int i = 0; i < S::BM; i += 64) {
+      const hloc_position_row<S> row(panel, i);
+      hloc_bulk_copy(tile + i * 128, map, row.image,
+                     row.point % S::OUT2 * S::STRIDE2 - S::LOW2 + step.across * S::DILATION2,
+                     row.point / S::OUT2 * S::STRIDE1 - S::LOW1 + step.down * S::DILATION1, step.channel, arrived);
+    }
+  }
+};
+
+/* The right operand: the kernel at these positions. */
+template <class S> struct hloc_bulk_positions_kernel {
+  static constexpr bool ALONG = false;
+  static constexpr int LINES = S::BK, BYTES = S::BN * 128, COPIED = S::BN * 2 * hloc_position_step<S>::COUNT;
+  const unsigned char *map;
+  int column, first;
+  HLOC_MEMBER void copy(unsigned char *tile, int k0, unsigned long long *arrived) const {
+    const hloc_position_step<S> step((first + k0) / S::BK);
+    for (int j = 0; j < S::BN; j += 64)
+      hloc_bulk_copy(tile + j * 128, map, column + j, step.across, step.down, step.channel, arrived);
+  }
+};
+
+template <class S> HLOC_FN void hloc_positions_rest(unsigned char *memory) {
+  constexpr int COUNT = hloc_position_step<S>::COUNT, REST = S::BK - COUNT, PANELS = S::STAGES * (S::BM + S::BN) / 64;
+  if constexpr (REST > 0)
+    for (int n = threadIdx.x; n < PANELS * REST * 8; n += blockDim.x)
+      *(hloc_pack<unsigned, 4> *)&memory[n / (REST * 8) * (S::BK * 128) + COUNT * 128 + n % (REST * 8) * 16] =
+          hloc_pack<unsigned, 4>();
+}
+
+/* Tiles of one piece of the depth run at once: they read the same positions. */
+template <class S, class Tile, class Finish>
+HLOC_FN void hloc_conv(hloc_positions from, Tile tile, Finish finish) {
+  constexpr int COLUMNS = (S::N + S::BN - 1) / S::BN, ROWS = (S::PANELS * S::POINTS * 64 + S::BM - 1) / S::BM;
+  if (threadIdx.x == S::WM * 32) {
+    hloc_bulk_known(from.maps);
+    hloc_bulk_known(from.maps + 128);
+  }
+  for (int work = blockIdx.x; work < COLUMNS * ROWS * S::SPLITS; work += gridDim.x) {
+    const int piece = work / (COLUMNS * ROWS), first = piece * S::PART, column = work % COLUMNS * S::BN;
+    const int panel = work / COLUMNS % ROWS * (S::BM / 64);
+    const hloc_bulk_positions_input<S> a = {from.maps, panel, first};
+    const hloc_bulk_positions_kernel<S> b = {from.maps + 128, column, first};
+    const long left = S::K - first;
+    tile(a, b, left < S::PART ? left : S::PART, hloc_finish_of(
+        finish,
+        [&](int i, int j) {
+          const hloc_position_row<S> at(panel, i);
+          return hloc_spot{(long)at.image * S::POINTS + at.point, column + j, at.inside() && column + j < S::N};
+        },
+        [&](const hloc_spot &spot, const auto &sums) {
+          if constexpr (S::SPLITS > 1) return finish.call(piece, spot.row * S::N + spot.column, sums);
+          else return finish.call(spot.row, spot.column, sums);
+        }));
   }
 }
 

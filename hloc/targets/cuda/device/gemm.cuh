@@ -13,14 +13,51 @@
  *      hloc_tile_mma   a tile on tensor cores, of any numbers that numbers.cuh knows
  *      hloc_gemm_thin  few rows: a block of columns reads B once, its threads share K
  *      hloc_gemm_join  adds up the pieces of K
- * finish is called once for every element of C (in pieces: with the number of the piece and a place in its part of the
- * scratch memory). `memory` is shared and 16-byte aligned; hloc/targets/cuda/products.py
- * knows how much is needed. A and B are read through sources: hloc_strided, hloc_computed, and conv.cuh's.
+ * finish (tiles/finish.py) is called with every place of C (in pieces: the number of the piece and a place in its part
+ * of the scratch memory) and the sums of WIDE columns from there on, an array. It reads what it needs, and returns a
+ * function that computes and stores. `memory` is shared and 16-byte aligned; hloc/targets/cuda/products.py knows how
+ * much is needed. A and B are read through sources: hloc_strided, hloc_computed, and conv.cuh's.
  */
 #ifndef HLOC_GEMM_CUH
 #define HLOC_GEMM_CUH
 
 #define HLOC_MEMBER __device__ __forceinline__
+
+/* A function of the sums of WIDE columns. */
+template <int V, class F> struct hloc_wide_function {
+  static constexpr int WIDE = V;
+  F call;
+};
+template <int V, class F> HLOC_FN hloc_wide_function<V, F> hloc_wide(F f) { return {f}; }
+
+/* What becomes of one sum. */
+template <class Finish, class Sum, class... Place>
+HLOC_FN void hloc_finish_one(const Finish &finish, Sum sum, Place... place) {
+  static_assert(Finish::WIDE == 1, "one sum");
+  const hloc_pack<Sum, 1> sums = {{sum}};
+  finish.call(place..., sums)();
+}
+
+/* What becomes of a tile's sums: where(row, column) says which place of C that is, store(spot, sums) calls finish. */
+struct hloc_spot {
+  long row, column;
+  bool inside;
+};
+template <int V, class Where, class Store> struct hloc_tile_finish {
+  static constexpr int WIDE = V;
+  const Where where;
+  const Store store;
+  template <class Sum> HLOC_MEMBER void operator()(int i, int j, Sum sum) const {
+    static_assert(WIDE == 1, "one sum");
+    const hloc_spot spot = where(i, j);
+    const hloc_pack<Sum, 1> sums = {{sum}};
+    if (spot.inside) store(spot, sums)();
+  }
+};
+template <class Finish, class Where, class Store>
+HLOC_FN hloc_tile_finish<Finish::WIDE, Where, Store> hloc_finish_of(const Finish &, Where where, Store store) {
+  return {where, store};
+}
 
 /* Where tile number `work` lies. Tiles that run at once are near each other in both directions, so that the second
  * level cache holds what they read. */
@@ -253,25 +290,70 @@ HLOC_FN void hloc_multiply(Sum (&sums)[ROWS][COLUMNS][4], const hloc_fragments<N
 /* A warp's sums, 16 rows at a time, through its own piece of shared memory, so that lanes finish
  * neighbouring columns. */
 template <int COLUMNS> struct hloc_slab { static constexpr int SIZE = 16 * (COLUMNS + 8); };
+template <int PITCH, int COLUMNS, class Sum>
+HLOC_FN void hloc_fill_slab(Sum *slab, const Sum (&sums)[COLUMNS][4]) {
+  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const hloc_pack<Sum, 2> both = {sums[j][2 * half], sums[j][2 * half + 1]};
+      *(hloc_pack<Sum, 2> *)&slab[(group + half * 8) * PITCH + j * 8 + pair] = both;
+    }
+  __syncwarp();
+}
 template <int WIDTH, int ROWS, int COLUMNS, class Sum, class Finish>
 HLOC_FN void hloc_finish_rows(const Sum (&sums)[ROWS][COLUMNS][4], Sum *slab, int top, int left, Finish finish) {
   static_assert(WIDTH == COLUMNS * 8 && WIDTH % 32 == 0, "a warp's columns");
   constexpr int PITCH = WIDTH + 8;
-  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < ROWS; i++) {
-#pragma unroll
-    for (int j = 0; j < COLUMNS; j++)
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const hloc_pack<Sum, 2> both = {sums[i][j][2 * half], sums[i][j][2 * half + 1]};
-        *(hloc_pack<Sum, 2> *)&slab[(group + half * 8) * PITCH + j * 8 + pair] = both;
-      }
-    __syncwarp();
+    hloc_fill_slab<PITCH>(slab, sums[i]);
 #pragma unroll 4
     for (int n = 0; n < 16 * WIDTH / 32; n++) {
       const int row = n / (WIDTH / 32), column = n % (WIDTH / 32) * 32 + lane;
       finish(top + i * 16 + row, left + column, slab[row * PITCH + column]);
+    }
+    __syncwarp(); /* the last rows have been read */
+  }
+}
+
+/* begin(N) ... begin(COUNT - 1), then what they return: all loads come before all stores. */
+template <int N, int COUNT, class Begin> HLOC_FN void hloc_finish_batch(const Begin &begin) {
+  const auto store = begin(N);
+  if constexpr (N + 1 < COUNT) hloc_finish_batch<N + 1, COUNT>(begin);
+  store();
+}
+/* The same of a product's tile, WIDE columns of a lane at once, MOST sums of it together. A lane that has places
+ * outside of C reads one of its own places inside in their stead. */
+template <int WIDTH, int MOST, int ROWS, int COLUMNS, class Sum, class Finish>
+HLOC_FN void hloc_finish_tile(const Sum (&sums)[ROWS][COLUMNS][4], Sum *slab, int top, int left, const Finish &finish) {
+  static_assert(WIDTH == COLUMNS * 8 && WIDTH % 32 == 0, "a warp's columns");
+  constexpr int PITCH = WIDTH + 8, V = Finish::WIDE, PACKS = 16 * WIDTH / (32 * V), TOGETHER = MOST / V;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < ROWS; i++) {
+    hloc_fill_slab<PITCH>(slab, sums[i]);
+#pragma unroll 1
+    for (int n = 0; n < PACKS; n += TOGETHER) {
+      hloc_spot spots[TOGETHER], own; /* `own` begins with a spot, so that the compiler sees which have one column */
+#pragma unroll
+      for (int u = 0; u < TOGETHER; u++) {
+        const int e = (n + u) * 32 + lane;
+        spots[u] = finish.where(top + i * 16 + e / (WIDTH / V), left + e % (WIDTH / V) * V);
+        if (u == 0 || spots[u].inside) own = spots[u];
+      }
+      if (!own.inside) continue;
+      hloc_finish_batch<0, TOGETHER>([&](int u) {
+        const int e = (n + u) * 32 + lane;
+        const Sum *const own_sums = &slab[e / (WIDTH / V) * PITCH + e % (WIDTH / V) * V];
+        const bool inside = spots[u].inside;
+        const auto store = finish.store(inside ? spots[u] : own, own_sums);
+        return [=] {
+          if (inside) store();
+        };
+      });
     }
     __syncwarp(); /* the last rows have been read */
   }
@@ -355,12 +437,17 @@ template <class S, class Each, class Finish> HLOC_FN void hloc_gemm_walk(Each ea
   for (long work = blockIdx.x; work < hloc_gemm_tiles<S>() * S::SPLITS; work += gridDim.x) {
     const hloc_gemm_place<S> at(work / S::SPLITS);
     const long piece = work % S::SPLITS;
-    each(at, piece, [&](int i, int j, auto sum) {
-      const long row = at.row + i, column = at.column + j;
-      if (row >= S::M || column >= S::N) return;
-      if constexpr (S::SPLITS > 1) finish(piece, (at.batch * S::M + row) * S::N + column, sum);
-      else finish(at.batch, row, column, sum);
-    });
+    each(at, piece, hloc_finish_of(
+        finish,
+        [&](int i, int j) {
+          const long row = at.row + i, column = at.column + j;
+          return hloc_spot{row, column, row < S::M && column < S::N};
+        },
+        [&](const hloc_spot &spot, const auto &sums) {
+          if constexpr (S::SPLITS > 1)
+            return finish.call(piece, (at.batch * S::M + spot.row) * S::N + spot.column, sums);
+          else return finish.call(at.batch, spot.row, spot.column, sums);
+        }));
   }
 }
 
@@ -395,9 +482,10 @@ HLOC_FN void hloc_ragged_walk(const Size *sizes, Each each, Finish finish) {
   for (long work = blockIdx.x; work < hloc_ragged_place<S>::MOST * hloc_ragged_place<S>::COLUMNS; work += gridDim.x) {
     const hloc_ragged_place<S> at(work, sizes);
     if (!at.found) return;
-    each(at, 0, [&](int i, int j, auto sum) {
-      if (i < at.rows() && at.column + j < S::N) finish(0, at.row + i, at.column + j, sum);
-    });
+    each(at, 0, hloc_finish_of(
+        finish,
+        [&](int i, int j) { return hloc_spot{at.row + i, at.column + j, i < at.rows() && at.column + j < S::N}; },
+        [&](const hloc_spot &spot, const auto &sums) { return finish.call(0, spot.row, spot.column, sums); }));
   }
 }
 
@@ -439,14 +527,28 @@ HLOC_FN void hloc_ragged(Lhs lhs, Rhs rhs, const Size *sizes, Tile tile, Finish 
   hloc_ragged_walk<S>(sizes, hloc_gemm_each<S, Lhs, Rhs, Tile>{lhs, rhs, tile}, finish);
 }
 
+/* The sums of TOTAL places in all pieces, in order: each(place, sums) gets WIDE of them. */
+template <int WIDE, int SPLITS, long TOTAL, class Sum, class Add, class Each>
+HLOC_FN void hloc_join_pieces(const Sum *parts, Add add, Each each) {
+  typedef hloc_pack<Sum, WIDE> Pack;
+  const long step = (long)gridDim.x * blockDim.x * WIDE;
+  for (long n = (blockIdx.x * (long)blockDim.x + threadIdx.x) * WIDE; n < TOTAL; n += step) {
+    Pack sums = *(const Pack *)&parts[n];
+#pragma unroll 8
+    for (int piece = 1; piece < SPLITS; piece++) {
+      const Pack more = *(const Pack *)&parts[piece * TOTAL + n];
+#pragma unroll
+      for (int v = 0; v < WIDE; v++) sums.at[v] = add(sums.at[v], more.at[v]);
+    }
+    each(n, sums);
+  }
+}
 template <class S, class Sum, class Add, class Finish>
 HLOC_FN void hloc_gemm_join(const Sum *parts, Add add, Finish finish) {
-  const long total = (long)S::BATCHES * S::M * S::N, step = (long)gridDim.x * blockDim.x;
-  for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < total; n += step) {
-    Sum sum = parts[n];
-    for (long piece = 1; piece < S::SPLITS; piece++) sum = add(sum, parts[piece * total + n]);
-    finish(n / S::N / S::M, n / S::N % S::M, n % S::N, sum);
-  }
+  constexpr long TOTAL = (long)S::BATCHES * S::M * S::N;
+  hloc_join_pieces<Finish::WIDE, S::SPLITS, TOTAL>(parts, add, [&](long n, const auto &sums) {
+    finish.call(n / S::N / S::M, n / S::N % S::M, n % S::N, sums)();
+  });
 }
 
 /* Few rows, BM >= M: a block reads BN columns of B once, its threads share K in BK slices. A thread reads neighbours of
@@ -509,7 +611,7 @@ HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd
         for (int n = t; n < half * S::BN; n += blockDim.x) parts[n] = add(parts[n], parts[half * S::BN + n]);
       }
       __syncthreads();
-      if (t < S::BN && at.column + t < S::N) finish(at.batch, at.row + i, at.column + t, parts[t]);
+      if (t < S::BN && at.column + t < S::N) hloc_finish_one(finish, parts[t], at.batch, at.row + i, at.column + t);
     }
   }
 }

@@ -1,7 +1,7 @@
 /* pipeline.cuh: a tile of a matrix product on tensor cores, whose operands are copied several steps ahead.
  *
  * In: gemm.cuh, async.cuh, numbers.cuh; a struct S as gemm.cuh says, and STAGES: steps that lie in shared memory at
- * once.
+ * once; BATCHED: sums of a lane that are finished as one batch.
  * Out: hloc_tile_pipeline, which does what hloc_tile_mma does, for elements that are multiplied as they lie in memory,
  * from sources that read 16 bytes at once (address(row, k), or null where there is nothing), or compute as many.
  *
@@ -56,6 +56,18 @@ template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_o
     }
   }
 
+  /* Round to TF32 what this thread has copied, and waited for. */
+  HLOC_MEMBER static void round(unsigned char *tile) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      auto *at = (hloc_pack<unsigned, 4> *)(tile + place_of(i));
+      hloc_pack<unsigned, 4> words = *at;
+#pragma unroll
+      for (int v = 0; v < 4; v++) words.at[v] = hloc_f32_to_tf32(hloc_from_bits_f32(words.at[v]));
+      *at = words;
+    }
+  }
+
   /* Words of fragments of 16 rows x 32 bytes of k, from `row` and the k-th 32 bytes on: (rows 0-7, first 16 bytes),
    * (rows 8-15, first), (rows 0-7, last), (rows 8-15, last). */
   HLOC_MEMBER static void load(unsigned *words, const unsigned char *tile, int row, int k) {
@@ -96,6 +108,10 @@ template <class S, class T, class A, class B, int THREADS> struct hloc_steps {
     }
     hloc_copy_commit();
     fetch(step + 1);
+  }
+  HLOC_MEMBER void round(int step) const {
+    Left::round(tile(step));
+    Right::round(tile(step) + Left::BYTES);
   }
   HLOC_MEMBER void fetch(int step) {
     if (step >= count) return;
@@ -153,7 +169,8 @@ HLOC_FN void hloc_tile_pipeline(const A &a, const B &b, long depth, unsigned cha
   }
   hloc_copy_wait<0>();
   __syncthreads(); /* all have read the last step */
-  hloc_finish_rows<S::BN / S::WN>(sums, (Sum *)memory + warp * hloc_slab<S::BN / S::WN>::SIZE, top, left, finish);
+  hloc_finish_tile<S::BN / S::WN, S::BATCHED>(sums, (Sum *)memory + warp * hloc_slab<S::BN / S::WN>::SIZE, top, left,
+                                               finish);
 }
 
 #endif

@@ -13,6 +13,7 @@
 
 #define HLOC_GROUP_OF(T)                                                                                              \
   struct hloc_group_##T {                                                                                             \
+    static constexpr bool ROUNDS = false;                                                                             \
     template <int COLUMNS, int ACROSS_A, int ACROSS_B, int ADD = 1>                                                   \
     HLOC_NUMBERS_FN void multiply(float *d, unsigned long long a, unsigned long long b) {                             \
       hloc_wgmma_##T<COLUMNS, ADD, ACROSS_A, ACROSS_B>(d, a, b);                                                      \
@@ -24,20 +25,22 @@
   };
 HLOC_GROUP_OF(bf16)
 HLOC_GROUP_OF(f16)
-#define HLOC_GROUP_OF_BYTES(T, SUM)                                                                                   \
+/* ROUND: operands are rounded to TF32 in shared memory, since the instruction does not look at the last bits. */
+#define HLOC_GROUP_OF_BYTES(T, SUM, ROUND)                                                                            \
   struct hloc_group_##T {                                                                                             \
+    static constexpr bool ROUNDS = ROUND;                                                                             \
     template <int COLUMNS, int ACROSS_A, int ACROSS_B>                                                                \
     HLOC_NUMBERS_FN void multiply(SUM *d, unsigned long long a, unsigned long long b) {                               \
       static_assert(!ACROSS_A && !ACROSS_B, "bytes are read along k");                                                \
       hloc_wgmma_##T<COLUMNS>(d, a, b);                                                                               \
     }                                                                                                                 \
   };
-HLOC_GROUP_OF_BYTES(s8, int)
-HLOC_GROUP_OF_BYTES(tf32, float)
-HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float)
-HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float)
-HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float)
-HLOC_GROUP_OF_BYTES(f8e5m2_f8e5m2, float)
+HLOC_GROUP_OF_BYTES(s8, int, false)
+HLOC_GROUP_OF_BYTES(tf32, float, true)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float, false)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float, false)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float, false)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e5m2, float, false)
 
 /* A descriptor of rows from the row-th on, and of the k-th 32 bytes of k. */
 template <class Operand> HLOC_FN unsigned long long hloc_described(const unsigned char *tile, int row, int k) {
@@ -70,6 +73,7 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
   steps.template begin<AHEAD>();
   for (int step = 0; step < steps.count; step++) {
     hloc_copy_wait<AHEAD - 1>();
+    if constexpr (Group::ROUNDS) steps.round(step);
     hloc_fence_async();
     __syncthreads(); /* this step has arrived, and all have multiplied the last but one */
     steps.copy(step + AHEAD);
@@ -80,12 +84,13 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
   hloc_wgmma_wait<0>();
   hloc_copy_wait<0>();
   __syncthreads(); /* all have multiplied the last step */
-  hloc_finish_rows<S::BN>(sums, (Sum *)memory + warp * hloc_slab<S::BN>::SIZE, warp * 16, 0, finish);
+  hloc_finish_tile<S::BN, S::BATCHED>(sums, (Sum *)memory + warp * hloc_slab<S::BN>::SIZE, warp * 16, 0, finish);
 }
 
 template <class S, class Sum, class Group, class Ring, class A, class B, class Finish>
 HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Finish finish) {
   static_assert(S::BN % 64 == 0 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * S::BULK == 128, "a tile's shape");
+  static_assert(!Group::ROUNDS, "nobody rounds what the engine has copied");
   constexpr int AT_ONCE = 32; /* columns: those of all would take the memory of a step */
   const int warp = threadIdx.x / 32, steps = (depth + S::BK - 1) / S::BK;
   if (warp == S::WM) {
@@ -111,7 +116,7 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
   Sum *slab = (Sum *)(ring.barriers + 2 * S::STAGES) + warp * hloc_slab<AT_ONCE>::SIZE;
 #pragma unroll
   for (int part = 0; part < S::BN / AT_ONCE; part++)
-    hloc_finish_rows<AT_ONCE>(sums[part], slab, warp * 16, part * AT_ONCE, finish);
+    hloc_finish_tile<AT_ONCE, S::BATCHED>(sums[part], slab, warp * 16, part * AT_ONCE, finish);
 }
 
 /* What computes one tile of a strided product whose operands have tensor maps: the left one's, then the right one's. */

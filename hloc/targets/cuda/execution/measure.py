@@ -29,7 +29,7 @@ RANDOM_ELEMENTS = 1 << 20           # large inputs repeat this many random eleme
 TOLERANCE = {"f64": 1e-11, "c128": 1e-11, "f32": 1e-4, "c64": 1e-4, "f16": 4e-3, "bf16": 3e-2, "s4": 0, "u4": 0}
 BLOCK = 1 << 18                     # elements that are compared at once: they fit into the caches
 ROUGH = 0.3                         # for types of 8 bits and less
-TF32_ERROR = 3e-3                # wgmma truncates its operands; those of mma.sync are rounded
+TF32_ERROR = 3e-3                # full precision is one of the ways
 
 
 def measure(tile: Tile, gpu: Machine, names: Sequence[str] = ()) -> Measured:

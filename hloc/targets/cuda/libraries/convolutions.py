@@ -19,8 +19,9 @@ from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.libraries import cudnn
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution, Tensor
 from hloc.targets.cuda.libraries.products import named_epilogue
-from hloc.targets.cuda.tiles.convolutions import constants_of, epilogue
-from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, lambda_text, shape_struct
+from hloc.targets.cuda.tiles.convolutions import constants_of, epilogue, places_of
+from hloc.targets.cuda.tiles.finish import finish_of, finish_text
+from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, shape_struct
 from hloc.targets.printer import comment
 
 SMALLEST = 1 << 24                  # multiply-adds; with fewer the call costs more than the convolution
@@ -140,8 +141,8 @@ def convolution_call(tile: Tile, name: str, gpu: Machine, c: CudnnConvolution) -
     if c.direction == "filter":
         total = facts["types"][1]
         value = expression(scalars.convert_to(scalars.widen(Var("x", element)), total))
-        finish = lambda_text("finish", (("row", INDEX), ("column", INDEX), ("acc", total)),
-                             epilogue(tile, facts, total))
+        finish = finish_text(finish_of(tile, epilogue(tile, facts, total), *places_of(constants_of(facts))),
+                             (("row", INDEX), ("column", INDEX), ("acc", total)), tile)
         wide = f"[]({c_type(element)} x) -> {c_type(total)} {{ return {value}; }}"
         body = [finish, f"hloc_conv_unpack<{name}_shape>(scratch, {wide}, finish);"]
     else:

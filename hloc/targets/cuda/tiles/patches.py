@@ -59,7 +59,7 @@ def _tiles(patch: Patch, sizes: tuple[int, ...]) -> int:
 
 def is_boxes(c: dict[str, int]) -> bool:
     """Whether operands can be copied in boxes: channels fill whole lines, there is no base dilation, and filters are
-    contiguous in one dimension. Tiles must be filled well enough (FEWEST_ROWS)."""
+    contiguous in one dimension. Tiles of some size must be filled well enough (FEWEST_ROWS)."""
     plain = all(c[f"BASE{d}"] == 1 for d in range(3)) and c["OUT0"] == c["WINDOW0"] == c["SIZE0"] == 1 and not c["LOW0"]
     channels = c["X_C"] == 1 and c["CHANNELS"] % DEPTH == 0 and not c["IMAGES_FIRST"]
     filters = c["W_I"] == 1 or (c["W_O"] == 1 and c["FEATURES"] > 1)
@@ -68,7 +68,7 @@ def is_boxes(c: dict[str, int]) -> bool:
     if not (plain and channels and filters and steps and sizes) or c["GROUPS"] * c["BATCH_GROUPS"] > 1:
         return False
     outputs = (c["OUT2"], c["OUT1"], c["IMAGES"])
-    return all(c["M"] >= FEWEST_ROWS * rows * _tiles(patch_of(c, rows), outputs) for rows in (64, 128))
+    return any(c["M"] >= FEWEST_ROWS * rows * _tiles(patch_of(c, rows), outputs) for rows in (64, 128))
 
 
 def maps_of_patches(c: dict[str, int], offsets: tuple[int, int], patch: Patch, columns: int, arguments: list[int]

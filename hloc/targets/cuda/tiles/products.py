@@ -16,16 +16,17 @@ from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
+from hloc.targets.cuda.tiles.finish import finish_of, finish_text
 from hloc.targets.cuda.tiles.prologues import Computed, computed, computed_thin, prologue_struct
 from hloc.targets.cuda.tiles.tensor_cores import TF32, Numbers, numbers_of
 from hloc.targets.cuda.tiles.tensor_maps import LARGEST_SIZE, LINE, TensorMap
 from hloc.targets.cuda.tiles.tiling import (
     BLOCKS_PER_SM,
+    MOST_WIDE,
     Tiling,
     adder,
     in_order_of_f32,
     kernel_text,
-    lambda_text,
     multiply_add,
     shape_struct,
     store_sum,
@@ -101,11 +102,13 @@ def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     facts = dict(tile.parameters)
     type, total = facts["types"]
     product = Product.of(tile)
-    finish = lambda_text("finish", (("batch", INDEX), ("row", INDEX), ("column", INDEX), ("acc", total)),
-                         epilogue(tile, total), exchanged=product.exchanged)
+    def finish(most: int) -> str:
+        place = (("batch", INDEX), ("row", INDEX), ("column", INDEX), ("acc", total))
+        found = finish_of(tile, epilogue(tile, total), *places_of(product), most)
+        return finish_text(found, place, tile, product.exchanged)
     names = names_of(product)
     if product.m <= THIN and not product.groups:
-        return _thin(tile, name, gpu, product, finish)
+        return _thin(tile, name, gpu, product, finish(1))
     operands, structs = _operands(tile, name, product, computed_sides(tile))
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     found = tilings_of(tile, product, gpu)
@@ -117,6 +120,14 @@ def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
         f"hloc_gemm<{name}_shape>({operands}"
     text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, call, finish, maps)
     return structs + text, *rest
+
+
+def places_of(product: Product) -> tuple[dict[str, int], str]:
+    """The extents of the epilogue's names, and the one that runs along the product's columns."""
+    rows, columns, count = product.m, product.n, product.outer * product.inner
+    if product.exchanged:
+        return {"batch": count, "row": columns, "column": rows}, "row"
+    return {"batch": count, "row": rows, "column": columns}, "column"
 
 
 def computed_sides(tile: Tile) -> dict[str, Computed]:
@@ -172,7 +183,8 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
                     held=held)
     if numbers and left == "f32" and facts["algorithm"] == TF32:
         full = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, held=held)
-        variants = in_order_of_f32([*variants, *full], lambda t: predicted_us(t, *cost_arguments(tile, product), gpu))
+        arguments = cost_arguments(tile, product)
+        variants = in_order_of_f32([*variants, *full], lambda t: predicted_us(t, *arguments, gpu))
     return [t for t in variants if t.splits == 1] if product.groups else variants
 
 
@@ -187,7 +199,8 @@ def cost_arguments(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Sid
         read.append(Side(own.vector, width, made=operations(own.prologue.statements)) if own else
                     Side(vector, width, dense=1 in steps))
     left, right = read
-    return sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner), (left, right)
+    finish = finish_of(tile, epilogue(tile, dict(tile.parameters)["types"][1]), *places_of(product), MOST_WIDE)
+    return sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner, finish), (left, right)
 
 
 def groups(product: Product, type: str) -> str:

@@ -15,20 +15,23 @@ from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tiles.finish import SUMS, VECTOR_BYTES
 from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
 from hloc.targets.cuda.tiles.tensor_maps import BYTES, TensorMap
 from hloc.targets.printer import CUDA, comment, pointer_type, print_statements
 
 TENSOR_BYTES = 64               # bytes of the depth per step
 BLOCKS_PER_SM = 8
+JOIN_THREADS, JOINS_PER_SM = 64, 32     # of the kernel that sums pieces: small blocks use all SMs for few elements
 DEEP = 1024                     # least depth at which splitting it may pay for a second kernel
 SHORTEST_PART = 256
-MOST_SPLITS = 64
+MOST_SPLITS, MOST_WAVES = 64, 4
 SCRATCH_BYTES = 64 << 20
 MOST_OF_PARTS = 128 * 128 * 64  # most rows * columns * bytes of a step, if words are split into parts in registers
 STATIC_SHARED = 48 << 10        # bytes of shared memory that every kernel can use
 RESERVED = 1 << 10              # bytes of shared memory that the driver reserves per block
 WARP = 32
+MOST_WIDE = 8                   # columns: those of 16 bytes
 MOST_HELD = 200                 # registers per thread for sums and operands, if a prologue computes operands
 
 
@@ -70,6 +73,11 @@ class Tiling(NamedTuple):
         return "BULK" in self.constants
 
     @property
+    def wide(self) -> int:
+        """The most columns that a lane finishes at once."""
+        return MOST_WIDE if self.dynamic else 1
+
+    @property
     def dynamic(self) -> int:
         """Bytes of dynamic shared memory of the launch."""
         return self.memory if "STAGES" in self.constants else 0
@@ -98,6 +106,11 @@ class Block(NamedTuple):
     bulk: bool = False
 
     @property
+    def batched(self) -> int:
+        """Sums of a lane that are finished as one batch. Nine warps have 168 registers each."""
+        return 8 if self.bulk and self.rows * self.columns > 128 * 128 and self.down >= 8 else 16
+
+    @property
     def memory(self) -> int:
         steps = self.stages * (self.rows + self.columns) * self.depth
         if self.bulk:
@@ -115,19 +128,25 @@ GROUPED = tuple(Block(rows, columns, rows // 16, 1, 128, stages, speed / MMA_SHA
                 for rows, columns, stages, speed in (
     (128, 256, 4, 1.0), (128, 128, 6, 0.9), (64, 256, 5, 0.9), (64, 128, 4, 0.85), (64, 64, 4, 0.6))
                 for bulk in (True, False))
+# For windows of convolutions. Gradients of filters often have few columns and many rows.
+OF_WINDOWS = tuple(Block(rows, columns, rows // 16, 1, 128, stages, 1.0, True)
+                   for rows, columns, stages in ((192, 128, 4), (192, 64, 5), (128, 64, 8)))
 GROUPS = {f"hloc_numbers_{n}": f"hloc_group_{n}" for n in ("bf16", "f16", "s8", *(f"{a}_{b}" for a in F8 for b in F8))}
-GROUPS["hloc_numbers_tf32<1, 0>"] = "hloc_group_tf32"
+TF32_NUMBERS = "hloc_numbers_tf32<1, 0>"
+GROUPS[TF32_NUMBERS] = "hloc_group_tf32"
 BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that a warp of a bulk tile finishes at once
 
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
             numbers: Numbers | None = None, streams: bool = False, groups: str = "", elements: int = 0,
-            held: tuple[int, int] = (0, 0)) -> list[Tiling]:
+            held: tuple[int, int] = (0, 0), waves: bool = False) -> list[Tiling]:
     """All tilings of a product, the cost model's choice first. types: of elements and of sums; largest: largest edge of
     a tile in registers, and of a tile in steps with operands from a prologue; streams: operands can be copied ahead
     (pipeline.cuh); groups: "copies" if warpgroups can read them (warpgroup.cuh), "boxes" if they can also be copied in
-    boxes (bulk.cuh); elements: of both operands in memory, if fewer than those of the multiplied matrices; held: bytes
-    of registers per 16-byte piece of each operand, if a prologue computes it."""
+    boxes (bulk.cuh), "patches" and "positions" for boxes of windows, the latter alone (conv_bulk.cuh); elements: of
+    both operands in memory, if fewer than those of the multiplied matrices; held: bytes of registers per 16-byte piece
+    of each operand, if a prologue computes it; waves: whether to also cut the depth so that blocks fill all SMs evenly,
+    for callers that choose by predicted time."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
@@ -140,7 +159,8 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
         moved = ((elements or (rows + columns) * depth * count) + rows * columns * count) * ELEMENT_TYPES[type].bytes
         groups_first = grouped and type in EXACT_GROUPS and time(grouped[0]) < time(order[0]) and \
             is_limited_by_mma(2 * rows * columns * depth * count, moved, ELEMENT_TYPES[type].bytes, gpu)
-        forms = [pipelined(b, numbers) for b in ((*grouped, *order) if groups_first else (*order, *grouped))]
+        blocks_found = grouped if groups == "positions" else (*grouped, *order) if groups_first else (*order, *grouped)
+        forms = [pipelined(b, numbers) for b in blocks_found]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
@@ -153,16 +173,15 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
     found, sums = [], rows * columns * count
     for constants, threads, memory in forms:
         number = blocks(constants["BM"], constants["BN"])
-        for splits, part in _splits(number, depth, constants["BK"], sums * ELEMENT_TYPES[total].bytes, gpu):
+        for splits, part in _splits(number, depth, constants["BK"], sums * ELEMENT_TYPES[total].bytes, gpu, waves):
             found.append(Tiling({**constants, "SPLITS": splits, "PART": part}, threads, memory, number, sums, numbers))
     return found
 
 
 def in_order_of_f32(found: Iterable[Tiling], time: Callable[[Tiling], float]) -> list[Tiling]:
     """Variants of an f32 product for which TF32 is allowed, by predicted time. With few tiles, full precision may be
-    faster. wgmma is last, because it truncates to TF32."""
-    variants = [t._replace(more_exact=t.numbers is None) for t in found]
-    return sorted(variants, key=lambda t: (t.grouped, time(t)))
+    faster."""
+    return sorted((t._replace(more_exact=t.numbers is None) for t in found), key=time)
 
 
 def in_registers(edge: int, width: int, size: int) -> Form:
@@ -199,7 +218,10 @@ def registers_held(block: Block, held: tuple[int, int]) -> int:
 def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
     """Tiles for wgmma (sm_90a)."""
     known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
-    return [b for b in GROUPED if known and b.memory <= gpu.shared_bytes and (groups == "boxes" or not b.bulk)]
+    found = (*GROUPED, *OF_WINDOWS) if groups in ("patches", "positions") else GROUPED
+    boxes = groups != "copies" and numbers.name != TF32_NUMBERS     # threads round what they have copied
+    return [b for b in found if known and b.memory <= gpu.shared_bytes and (boxes or not b.bulk)
+            and (groups != "positions" or b.bulk)]
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
@@ -211,25 +233,29 @@ def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) 
 def pipelined(block: Block, numbers: Numbers) -> Form:
     """On tensor cores; steps are copied ahead in a pipeline (pipeline.cuh)."""
     constants = {"BM": block.rows, "BN": block.columns, "BK": block.depth // numbers.stored_bytes, "WM": block.down,
-                 "WN": block.across, "STAGES": block.stages, **({"BULK": numbers.stored_bytes} if block.bulk else {})}
+                 "WN": block.across, "STAGES": block.stages, "BATCHED": block.batched,
+                 **({"BULK": numbers.stored_bytes} if block.bulk else {})}
     return Form(constants, (block.down * block.across + block.bulk) * WARP, block.memory)
 
 
-def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine) -> list[tuple[int, int]]:
-    """Numbers of pieces of the depth and their lengths, the cost model's choice first."""
-    most = min(depth // SHORTEST_PART, MOST_SPLITS, SCRATCH_BYTES // max(1, size)) if depth >= DEEP else 1
-    first = max(1, min(2 * gpu.cores // max(1, blocks), most))
+def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine, waves: bool) -> list[tuple[int, int]]:
+    """Numbers of pieces of the depth and their lengths, the cost model's choice first. waves: also those with which
+    the blocks are just as many as fill all SMs once, twice ..."""
+    most = min(depth // SHORTEST_PART, SCRATCH_BYTES // max(1, size)) if depth >= DEEP else 1
+    first, few = max(1, min(2 * gpu.cores // max(1, blocks), most, MOST_SPLITS)), min(most, MOST_SPLITS)
+    full = [n * gpu.cores // max(1, blocks) for n in range(1, MOST_WAVES + 1)] if waves else []
     found: dict[int, int] = {}
-    for wanted in (first, *(n for n in (1, 2, 4, 8) if n <= most)):
-        part = -(-depth // (wanted * step)) * step
-        found.setdefault(-(-depth // part), part)
+    for wanted in (first, *(n for n in (1, 2, 4, 8) if n <= few), *(n for n in full if 1 < n <= most)):
+        part = max(1, -(-depth // (wanted * step))) * step
+        found.setdefault(max(1, -(-depth // part)), part)
     return list(found.items())
 
 
 def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: dict[str, int], call: str,
-                  finish: str, maps: tuple[TensorMap, ...] = (), before: str = "") -> tuple:
+                  finish: Callable[[int], str], maps: tuple[TensorMap, ...] = (), before: str = "") -> tuple:
     """Text, launches and scratch bytes. call: such as "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join.
-    before: a statement before the barriers are set up."""
+    finish: the text of the epilogue of up to so many columns at once (finish.py); before: a statement before the
+    barriers are set up."""
     type, total = dict(tile.parameters)["types"]
     text = shape_struct(f"{name}_shape", {**shape, **tiling.constants})
     together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
@@ -240,20 +266,40 @@ def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: di
     if tiling.bulk:
         one = f"{before}hloc_bulk_steps<{name}_shape> ring(memory);\n{one}"
     if tiling.splits == 1:
-        body = [finish, one, f"{call}, tile, finish);"]
+        body = [finish(tiling.wide), one, f"{call}, tile, finish);"]
         with_maps = tile._replace(buffers=(*tile.buffers, *mapped))
         return text + kernel_text(with_maps, name, tiling.threads, body, tiling.memory, tiling.dynamic), start
-    sums, count = c_type(total), tiling.elements * tiling.splits
+    sums, count, width = c_type(total), tiling.elements * tiling.splits, ELEMENT_TYPES[total].bytes
     with_scratch = tile._replace(buffers=(*tile.buffers, Buffer("scratch", total, count, "update")))
-    keep = (f"auto keep = [&](long piece, long place, {sums} acc) {{\n"
-            f"  scratch[piece * {tiling.elements}L + place] = acc;\n}};")
     join = f"{call.split('<')[0]}_join<{name}_shape, {sums}>(scratch, {adder(total)}, finish);"
     pieces = with_scratch._replace(buffers=(*with_scratch.buffers, *mapped))
+    keep = _keep(sums, tiling.elements, aligned(min(tiling.wide, VECTOR_BYTES // width), shape["N"]))
     text += kernel_text(pieces, name, tiling.threads, [keep, one, f"{call}, tile, keep);"], tiling.memory,
                         tiling.dynamic)
-    text += kernel_text(with_scratch, f"{name}_join", 256, [finish, join])
-    blocks = max(1, min(-(-tiling.elements // 256), gpu.cores * BLOCKS_PER_SM))
-    return text, [start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], count * ELEMENT_TYPES[total].bytes
+    text += kernel_text(with_scratch, f"{name}_join", JOIN_THREADS, [finish(VECTOR_BYTES // width), join])
+    joined = Geometry(f"{name}_join", (join_blocks(tiling.elements, gpu), 1, 1), (JOIN_THREADS, 1, 1))
+    return text, [start, joined], count * width
+
+
+def join_blocks(elements: int, gpu: Machine) -> int:
+    """Blocks of the kernel that sums the pieces of so many elements."""
+    return max(1, min(-(-elements // JOIN_THREADS), gpu.cores * JOINS_PER_SM))
+
+
+def aligned(most: int, columns: int) -> int:
+    """How many columns a lane may finish at once: the largest power of two up to a limit that divides them."""
+    while columns % most:
+        most //= 2
+    return most
+
+
+def _keep(sums: str, elements: int, wide: int) -> str:
+    """The function that stores the sums of one piece of the depth."""
+    pack = f"hloc_pack<{sums}, {wide}>"
+    return (f"auto keep = hloc_wide<{wide}>([&](long piece, long place, const auto &{SUMS}) {{\n"
+            f"  return [=, all = {SUMS}] {{\n    {pack} kept;\n"
+            f"    for (int lane = 0; lane < {wide}; lane++) kept.at[lane] = all[lane];\n"
+            f"    hloc_put(&scratch[piece * {elements}L + place], kept);\n  }};\n}});")
 
 
 def _tile_function(name: str, type: str, total: str, tiling: Tiling) -> str:

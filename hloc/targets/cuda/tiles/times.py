@@ -9,8 +9,8 @@ import math
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.tile_work import Side, Sizes, Tiled, join_work, tiled_work
-from hloc.targets.cuda.costs.work import Work, cut
-from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, RESERVED, Tiling
+from hloc.targets.cuda.costs.work import Work
+from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, JOIN_THREADS, RESERVED, Tiling, join_blocks
 
 
 def form_of(tiling: Tiling) -> str:
@@ -27,13 +27,14 @@ def works_of(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machin
     together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
     numbers = tiling.numbers
     words = (4 / numbers.word, numbers.products) if numbers else (1, 1)
+    if not tiling.dynamic:
+        sizes = sizes._replace(wide=1)
     tiled = Tiled.of(sizes, tiling.constants, form_of(tiling), tiling.threads, tiling.memory, gpu.cores * together)
     work = tiled_work(sizes, sides, tiled, words)
     work = work._replace(flops=work.flops * math.prod(words) / 2)            # in equivalent bf16 flops
     if tiling.splits == 1:
         return [work]
-    blocks = max(1, min(cut(tiling.elements, 256), gpu.cores * BLOCKS_PER_SM))
-    return [work, join_work(sizes, tiling.splits, blocks)]
+    return [work, join_work(sizes, tiling.splits, join_blocks(tiling.elements, gpu), JOIN_THREADS)]
 
 
 def predicted_us(tiling: Tiling, sizes: Sizes, sides: tuple[Side, Side], gpu: Machine) -> float:
