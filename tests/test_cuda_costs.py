@@ -100,6 +100,14 @@ def test_columns_are_summed_as_fast_as_rows():
     assert 0.8 < rows / columns < 1.25
 
 
+def test_several_sums_fit_into_shared_memory():
+    """Four sums of bf16 arrays, which a lane would otherwise read eight elements at a time."""
+    arrays = "\n".join(f"  x{n} = bf16[128,7,7,512] parameter({n})  c{n} = f32[128,7,7,512] convert(x{n})\n"
+                       f"  r{n} = f32[512] reduce(c{n}, z), dimensions={{0,1,2}}, to_apply=add" for n in range(4))
+    assert works(f"{ADD}ENTRY e {{ z = f32[] constant(0)\n{arrays}\n"
+                 "  ROOT t = (f32[512], f32[512], f32[512], f32[512]) tuple(r0, r1, r2, r3) }")
+
+
 def test_scattered_accesses_cost_sectors():
     text = "ENTRY e {{ x = f32[4096,{n}] parameter(0)\n ROOT s = f32[4096,1024] slice(x), slice={{[0:4096],[0:{n}:{by}]}} }}"
     dense, apart = (works(text.format(n=1024 * by, by=by))[0] for by in (1, 16))
