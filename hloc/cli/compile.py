@@ -15,6 +15,7 @@ from hloc.cli.options import (
     pass_options,
     precision_options,
     reading_options,
+    schedule_of,
     schedule_option,
     time_passes_option,
     tuning_option,
@@ -84,7 +85,7 @@ def compile_command(module, output, emit, target, name, host, march, devices, me
     checked_name(name)
     with Progress() as progress:
         options = Options(progress=progress.report, passes=pass_options(fusion, memory_limit, precision), tuning=tuning,
-                          march=march, schedule=schedule, timings=[])
+                          march=march, schedule=schedule_of(schedule), timings=[])
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
         exe = compile(for_devices(parsed, devices, mesh, reading.strict), target, options=options, consume=True,

@@ -151,14 +151,16 @@ tuning_option = click.option(
 
 
 schedule_option = click.option(
-    "--schedule", metavar="FILE", callback=lambda ctx, param, value: value and _text_of(value),
+    "--schedule", metavar="FILE",
     help="File with schedules of loops that reduce, instead of those that hloc chooses, for target cpu. hloc explain "
          "--schedule prints them in this form.")
 
 
-def _text_of(path: str) -> Source:
-    """A text file. Raises UsageError where it is not UTF-8."""
+def schedule_of(path: str | None) -> Source | None:
+    """The text of --schedule. Raises UsageError where it is not UTF-8."""
     from hloc.sources import read_bytes
+    if path is None:
+        return None
     try:
         return Source(read_bytes(path).decode(), path)
     except UnicodeDecodeError:

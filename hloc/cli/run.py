@@ -25,6 +25,7 @@ from hloc.cli.options import (
     precision_options,
     reading_options,
     recv_option,
+    schedule_of,
     schedule_option,
     target_option,
     time_passes_option,
@@ -149,7 +150,7 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
                 "--elided": reading.elided, "--size": reading.sizes, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit, precision), profile=profile, tuning=tuning,
-                          schedule=schedule, trace=turns if trace is not None else None,
+                          schedule=schedule_of(schedule), trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
         setting = setting_for_compiled(parsed, devices) if isinstance(parsed, Executable) else setting_for(
             parsed, devices, mesh, reading.strict)
