@@ -126,7 +126,7 @@ def test_functions_of_the_evaluator(type):
         check(type, results, limits, EVALUATOR_PARTS[type], by_angle=type == "c128")
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 def test_complex_functions_of_cuda(monkeypatch):
     """The same headers without their parts for CPUs, emulated: with this machine's libm in place of the device's."""
     gpu = GPUS["h100"]

@@ -240,7 +240,7 @@ def test_threads_unloading_and_children(tmp_path):
 
 # -- the CPU -----------------------------------------------------------------------------------------------------------
 
-x86 = pytest.mark.skipif(os.uname().machine not in toolchain.X86, reason="names of x86-64")
+x86 = pytest.mark.skipif(os.uname().machine not in toolchain.X86, reason="this CPU is not an x86-64")
 
 
 @x86

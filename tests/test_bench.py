@@ -61,7 +61,7 @@ def test_command(tmp_path, monkeypatch, hloc_run):
     assert verdict["low"] <= verdict["ratio"] <= verdict["high"] and len(told["programs"][1]["seconds"]) == 5
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 def test_against_xla_results_are_compared(tmp_path, monkeypatch, hloc_run):
     path = tmp_path / "m.hlo"
     path.write_text(SMALL)

@@ -18,7 +18,7 @@ from hloc import cache
 from hloc.errors import RunError
 
 X = np.arange(4, dtype=np.float32)
-root = pytest.mark.skipif(os.getuid() != 0, reason="only root may give files to other users")
+root = pytest.mark.skipif(os.getuid() != 0, reason="the tests do not run as root, who alone may give files to other users")
 OTHER_USER = 4711
 
 
@@ -295,7 +295,7 @@ def test_a_small_or_read_only_disk(tmp_path, monkeypatch, options):
     place.mkdir()
     first = "size=8m" if options == "ro" else options
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=700,{first}", "hloc", place], capture_output=True).returncode:
-        pytest.skip("this machine mounts nothing")
+        pytest.skip("mount -t tmpfs is not permitted on this machine")
     try:
         monkeypatch.setenv("HLOC_CACHE_DIR", str(place))
         monkeypatch.setenv("HLOC_PRECOMPILED", "0")

@@ -27,7 +27,7 @@ from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 LAYER = """HloModule layer
 ENTRY e {
   w = %(t)s[8,8] parameter(0)
@@ -244,7 +244,7 @@ def test_threads_take_turns(sent):
 @pytest.mark.skipif(bool(with_pycuda.missing()), reason=with_pycuda.missing() or "-")
 def test_with_pycuda_and_functions_of_jax(tmp_path):
     """The real PyCUDA on the emulated driver: nothing is left on the device, also of arrays that live to the end."""
-    pytest.importorskip("jax", reason="functions of JAX need jax")
+    pytest.importorskip("jax", reason="jax is not installed")
     with_pycuda.driver_library(tmp_path)
     script = textwrap.dedent("""\
         import sys

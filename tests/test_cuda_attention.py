@@ -24,7 +24,7 @@ from hloc.targets.cuda.target import cuda_target
 
 H100 = GPUS["h100"]
 SMALL = dataclasses.replace(H100, cores=1, bandwidth=H100.bandwidth / 132)
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 
 SCORES = {

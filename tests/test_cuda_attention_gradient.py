@@ -30,7 +30,7 @@ from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.attention_gradient import attention_gradient_variants
 
 H100 = GPUS["h100"]
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 
 MASKS = {

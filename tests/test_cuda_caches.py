@@ -54,7 +54,7 @@ def test_an_update_that_reads_what_the_other_overwrites_stays_apart():
     assert len(program_of(TWICE).kernels) >= 2
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @pytest.mark.parametrize("place", [3, 100])
 @pytest.mark.parametrize("text", [APART, TOGETHER, TWICE], ids=["apart", "together", "twice"])
 def test_results(text, place, monkeypatch):

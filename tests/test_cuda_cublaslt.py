@@ -26,7 +26,7 @@ from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.source import LIBRARY, variants
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 BROADCAST = "  {name}s = {t}[] constant({value})  {name} = {t}[{shape}] broadcast({name}s), dimensions={{}}\n"
 
 

@@ -25,7 +25,7 @@ from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.source import CUDNN, variants
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 
 
 def convolution(lhs: str, rhs: str, result: str, labels: str, window: str, type: str = "f32", rest: str = "", more: str = "") -> str:

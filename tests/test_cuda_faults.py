@@ -21,7 +21,7 @@ from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 
 H100 = GPUS["h100"]
 ADD = "add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }\n"

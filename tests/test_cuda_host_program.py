@@ -15,7 +15,7 @@ from hloc.errors import RunError, UnsupportedError, UsageError
 from hloc.executable import HEADER_MARK
 from hloc.targets.cuda.tiles.source import LIBRARY
 
-pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++"),
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed"),
               pytest.mark.skipif(any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")),
                                  reason="there is a real driver here")]
 NOTHING_LEFT = "memory 0 host 0 modules 0 streams 0 graphs 0 contexts 0"

@@ -33,7 +33,7 @@ MODELS = ("digits", "lstm", "resnet_reduced_train", "decoder_reduced_train", "de
 H100 = GPUS["h100"]
 SMALL = dataclasses.replace(H100, cores=1)
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")

@@ -66,7 +66,7 @@ def test_few_long_rows_stay_apart():
     assert len(norms(program)) > 1
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @pytest.mark.parametrize("text, rows, columns", [(NORM + FORWARD, 1, 768), (NORM + BACKWARD, 140, 24)],
                          ids=["one row", "backward"])
 def test_results(text, rows, columns, monkeypatch):

@@ -38,7 +38,7 @@ def emulated(text: str, monkeypatch, passes: dict[str, str]):
     return arrays, emulate(make_sources(program, H200), arrays, monkeypatch, checked=True)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 def test_halves_are_f32_within_a_kernel(monkeypatch):
     """By default the result is that of f32 rounded once at the end; with --exact that of the evaluator."""
     arrays, (own,) = emulated(CHAIN, monkeypatch, {})
@@ -71,7 +71,7 @@ def tf32(x: np.ndarray) -> np.ndarray:
     return ((x.view(np.uint32) + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 def test_products_of_f32_are_of_tf32(monkeypatch):
     """By default results are those of rounded operands; three products of parts, and --f32 exact, lose next to nothing.
     The tiles of registers, which multiply all bits, are taken out: they would be as right."""

@@ -17,7 +17,7 @@ from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 
 H100, A100 = GPUS["h100"], GPUS["a100"]
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 
 

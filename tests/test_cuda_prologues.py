@@ -29,7 +29,7 @@ from hloc.targets.cuda.tiles.source import variants
 from hloc.tools.explain import explain
 
 H100 = GPUS["h100"]
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 
 

@@ -16,7 +16,7 @@ import pytest
 from cuda_emulation import with_pycuda
 from test_trace import checked, of
 
-pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++"),
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed"),
               pytest.mark.skipif(bool(with_pycuda.missing()), reason=with_pycuda.missing() or "-")]
 DATA = Path(__file__).parent.parent / "testdata"
 SCRIPT = Path(with_pycuda.__file__)

@@ -24,7 +24,7 @@ from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.source import variants
 
 H100 = GPUS["h100"]
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 SIZES = [0, 70, 1, 64, 30]                          # of 200 rows: the last 35 are in no group
 TEXT = """HloModule m

@@ -17,7 +17,7 @@ from hloc.targets.cuda.gpus import GPUS, device_named
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 H100 = GPUS["h100"]
 CHAIN = """HloModule chain
 ENTRY e {

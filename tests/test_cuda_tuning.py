@@ -68,7 +68,7 @@ def device(monkeypatch):
     runtime.device_machine.cache_clear()
 
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from hloc.targets.cuda.tiles.source import variants
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 
 H100 = GPUS["h100"]
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 compiled = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 GROUPED, BULK = "stages, wgmma", "stages, wgmma, bulk copies"           # how the labels of these variants end
 

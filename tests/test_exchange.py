@@ -103,7 +103,7 @@ def test_capsules_that_are_refused():
         assert words in str(error.value) and "input 0 (x) must be f32[2]" in str(error.value)
 
 
-torch_needed = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install torch")
+torch_needed = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: pip install torch")
 
 
 @torch_needed
@@ -128,7 +128,7 @@ def test_tensors_of_pytorch():
 
 @torch_needed
 def test_functions_of_jax_take_tensors():
-    pytest.importorskip("jax", reason="functions of JAX need jax")
+    pytest.importorskip("jax", reason="jax is not installed")
     import torch
     f = hloc.jit(lambda x, y: x @ y, target="cpu")
     for dtype in (torch.float32, torch.bfloat16):
@@ -305,7 +305,7 @@ except hloc.HlocError as error:
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="needs mypy: pip install mypy")
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_mypy_accepts_a_program_that_uses_hloc(tmp_path):
     """And tells of what is wrong with one: hloc's types are there."""
     def mypy(text):

@@ -65,7 +65,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @pytest.mark.parametrize("section", EXPECTED)
 def test_sections_on_the_emulation(section, tmp_path):
     done = run(section, "--emulated", "--output", str(tmp_path / "out"))

@@ -67,7 +67,7 @@ def test_functions_are_written_out_once(target: str, opcode: str, shape: str, fu
 
 def test_an_incomplete_beta_function_is_no_more_than_its_text_says() -> None:
     """JAX's betainc: continued fractions in loops, with many selects in selects, which once became cases."""
-    jax = pytest.importorskip("jax", reason="JAX writes the module")
+    jax = pytest.importorskip("jax", reason="jax, which writes the module, is not installed")
     number = jax.ShapeDtypeStruct((1000,), "float32")
     text = jax.jit(jax.scipy.special.betainc).lower(number, number, number).as_text(dialect="hlo")
     count = len(list(api.load(text).instructions()))

@@ -13,7 +13,7 @@ import pytest
 import hloc
 from hloc.errors import RunError, UnsupportedError, UsageError
 
-jax = pytest.importorskip("jax", reason="functions of JAX need jax: pip install 'hloc[jax]'")
+jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'hloc[jax]'")
 jnp = jax.numpy
 DOCS = Path(__file__).parent.parent / "docs"
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float32)}

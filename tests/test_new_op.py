@@ -99,7 +99,7 @@ def patch(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation of a GPU needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 def test_a_row_a_function_and_an_example_are_an_op(tmp_path):
     skipped = shutil.ignore_patterns("__pycache__", "prebuilt")
     for folder in ("hloc", "grammar", "tests"):

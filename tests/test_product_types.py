@@ -61,7 +61,7 @@ def test_cpu(op, sizes):
         assert wrong(hloc.compile(text, "cpu")(*arrays), expected, these) == []
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @pytest.mark.parametrize("op, sizes", CASES, ids=[f"{op}-{s.k}" for op, s in CASES])
 def test_cuda(op, sizes, monkeypatch):
     target = cuda_target(H100)

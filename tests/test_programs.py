@@ -6,27 +6,33 @@ top says what it is about.
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_emulation.cases import emulate
 from module_equality import difference
 from noise import expectation, random_inputs
 
 import hloc
+from hloc import api
 from hloc.evaluate import evaluate
-from hloc.inputs import entry_parameters
+from hloc.inputs import check_arrays, entry_parameters
 from hloc.ir import Module, numpy_dtype
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import PIPELINES
 from hloc.passes.runner import run_passes
 from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.sources import make_sources
+from hloc.targets.cuda.target import cuda_target
 from hloc.targets.presence import driver_present
 from hloc.text import parse_module
 from hloc.verify import verify
 
 PROGRAMS = sorted((Path(__file__).parent.parent / "testdata" / "programs").glob("*.hlo"))
 SEEDS = (0, 1, 2, 4)
+EMULATED = 5                       # a program takes a second or more
 
 
 def inputs_of(module: Module, seed: int) -> list[np.ndarray]:
@@ -60,16 +66,27 @@ def test_pipelines(path: Path) -> None:
             assert expectation(original, inputs).difference(evaluate(module, inputs)) == ""
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", "cuda"] if driver_present() else ["cpu"])
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
 def test_target(path: Path, target: str) -> None:
-    if target == "cuda" and not driver_present():
-        pytest.skip("there is no GPU on this machine")
     module = read(path)
     exe = hloc.compile(module, target=target)
     for seed in SEEDS:
         inputs = inputs_of(module, seed)
         assert expectation(module, inputs).difference(exe(*inputs)) == ""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
+@pytest.mark.parametrize("path", PROGRAMS[::EMULATED], ids=lambda p: p.stem)
+def test_emulated_gpu(path: Path, monkeypatch) -> None:
+    """One in EMULATED programs as CUDA C, emulated on the CPU: a program takes seconds. On a GPU test_target runs all."""
+    target = cuda_target(GPUS["h100"])
+    module = read(path)
+    inputs = inputs_of(module, SEEDS[0])
+    options = api.Options(passes={"f32": "exact", "excess_precision": "off"})
+    program = api.plan(api.optimize(read(path), target, options), target)
+    results = emulate(make_sources(program, GPUS["h100"]), check_arrays(program.parameters, inputs), monkeypatch)
+    assert expectation(module, inputs).difference(results) == ""
 
 
 # -- names and metadata never change what is generated -----------------------------------------------------------------

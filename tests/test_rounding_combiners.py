@@ -91,7 +91,7 @@ def test_cpu(name):
     check(name, hloc.compile(text, "cpu")(*arrays), hloc.compile(text, "reference")(*arrays))
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @pytest.mark.parametrize("name", COMBINERS)
 def test_cuda(name, monkeypatch):
     text, arrays, target = module(name), inputs(name), cuda_target(H100)

@@ -148,7 +148,7 @@ def test_cpu(names):
     check(names, list(SHAPES), hloc.compile(module(names, list(SHAPES)), "cpu")(*arrays), arrays)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @groups
 def test_cuda(names, monkeypatch):
     shapes, target = ["rows", "short"], cuda_target(H100)

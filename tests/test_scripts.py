@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_cli import run
 
-pytest.importorskip("jax", reason="functions of JAX need jax: pip install 'hloc[jax]'")
+pytest.importorskip("jax", reason="jax is not installed: pip install 'hloc[jax]'")
 TRAIN = """import jax, jax.numpy as jnp, numpy as np
 import hloc
 params = {"w": np.eye(3, dtype=np.float32), "b": np.zeros(3, np.float32)}

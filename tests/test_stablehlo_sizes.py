@@ -11,8 +11,8 @@ import hloc
 from hloc.cli.main import main
 from hloc.errors import HlocError, UsageError
 
-pytest.importorskip("jax", reason="StableHLO is read by jaxlib")
-export = pytest.importorskip("jax.export")
+pytest.importorskip("jax", reason="jax is not installed, whose jaxlib reads StableHLO")
+export = pytest.importorskip("jax.export", reason="this JAX has no jax.export")
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

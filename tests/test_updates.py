@@ -97,7 +97,7 @@ def test_cpu(path: Path) -> None:
             np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @pytest.mark.parametrize("name", EMULATED)
 def test_cuda_emulated(name: str, monkeypatch) -> None:
     path = next(p for p in LOOPS if p.stem == name)
