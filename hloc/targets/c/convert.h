@@ -1,8 +1,8 @@
 /* convert.h: hloc_convert_<from>_<to> between all computation types
  * (pred s8 s16 s32 s64 u8 u16 u32 u64 f32 f64 c64 c128).
  *
- * In: base.h. Integers wrap; floats to integers saturate and truncate, NaN gives 0; anything to pred asks "is it not
- * zero"; complex to a real type takes the real part. Narrow types are converted by narrow.h before and after.
+ * In: base.h. Integers wrap; floats to integers saturate and truncate, NaN gives 0; a pred is true for any number but
+ * zero; complex to a real type takes the real part. Narrow types are converted by narrow.h before and after.
  * Example: hloc_convert_f32_s8(-1e9f) == -128; hloc_convert_c64_f32((1, 2)) == 1
  */
 #ifndef HLOC_CONVERT_H

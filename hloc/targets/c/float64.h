@@ -265,8 +265,8 @@ HLOC_FN double hloc_acos_f64(double x) {
 }
 
 #if HLOC_FMA
-/* |x|^y = e^(y log|x|) with a product in two parts, too. What x asks for and what y asks for are bits: compilers make
- * no vectors of a condition that is one for a whole loop. */
+/* |x|^y = e^(y log|x|), the product in two parts, too. The special cases of x and of y are selected by bit masks,
+ * because compilers do not vectorize a loop with such branches. */
 HLOC_FN double hloc_power_f64(double x, double y) {
   double low, a = __builtin_fabs(x), high = hloc_log_in_two_f64(a, &low);
   hloc_u64 usual = (a > 0.0) & (a < HLOC_INF_F64) ? ~0ull : 0ull, positive = a == 0.0 ? 0ull : ~0ull;

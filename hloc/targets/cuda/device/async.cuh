@@ -1,9 +1,9 @@
 /* async.cuh: copies from device to shared memory that go on while threads compute, and loads of whole fragments.
  *
  * In: nothing. Out, from sm_80 on:
- *   hloc_dynamic_shared()              the shared memory that the launch asks for; its place is a multiple of 1024
+ *   hloc_dynamic_shared()              the launch's dynamic shared memory; its address is a multiple of 1024
  *   hloc_copy_16(to, from, inside)     16 bytes, aligned; zeros where not inside: then nothing is read
- *   hloc_copy_commit()                 what this thread has begun to copy since the last time is a group
+ *   hloc_copy_commit()                 commits the copies of this thread since the last commit as a group
  *   hloc_copy_wait<N>()                all groups of this thread but its last N have arrived
  *   hloc_load_matrices(words, row)     four matrices of 8 rows x 16 bytes: lane l gives the place of row l % 8 of
  *                                      matrix l / 8, and gets word l % 4 of row l / 4 of each

@@ -1,5 +1,5 @@
 /* bulk.cuh: copies of whole boxes of an array into shared memory by the bulk copy engine of sm_90a, and the barriers
- * that tell of their arrival.
+ * that signal their completion.
  *
  * Out: hloc_barrier_make(barrier, count)    8 bytes of shared memory; count: arrivals that end a phase
  *      hloc_barrier_arrive(barrier)
@@ -63,9 +63,9 @@ template <bool ALONG_K, int ROWS, int DEPTH, int WIDTH> struct hloc_bulk_operand
   }
 };
 
-/* Steps in shared memory, in turn, over all tiles that a block computes: the n-th lies in stage n % STAGES, `arrived`
- * tells that it is there, `read` that all WARPS have multiplied it. Made by all threads of the block; 2 * STAGES
- * barriers follow the steps, or are given. */
+/* A ring of STAGES buffers in shared memory for the steps of all tiles that a block computes: step n is in stage
+ * n % STAGES. Barrier `arrived` signals that a step has been copied, `read` that all WARPS have multiplied it. Created
+ * by all threads of the block; the 2 * STAGES barriers follow the buffers, or are given. */
 template <int STAGES, int BYTES, int WARPS> struct hloc_bulk_ring {
   unsigned char *memory;
   unsigned long long *barriers;

@@ -140,7 +140,7 @@ template <class S, class T> struct hloc_conv_columns {
   HLOC_MEMBER const T *anything() const { return w; }
 };
 
-/* The same, computed on their way. What lies in the padding is not computed: it is nothing. */
+/* The same rows, computed while they are loaded. Elements of the padding are zeros, and are not computed. */
 template <class S, class P> struct hloc_conv_made_rows {
   static constexpr bool K_FIRST = P::ALONG, AHEAD = P::VECTOR * sizeof(typename P::Element) >= 4, COMPUTED = true;
   static constexpr int VECTOR = P::VECTOR;
@@ -251,8 +251,8 @@ HLOC_FN void hloc_conv_direct(X x, const T *w, MultiplyAdd multiply_add, Add add
   }
 }
 
-/* A filter as a library wants it, FILTERS x (TAPS x CHANNELS, or CHANNELS x TAPS); FILTER_STRIDE and CHANNEL_STRIDE are
- * W_O and W_I, or the other way around where rows and columns of the filter change places. */
+/* Packs a filter in the layout that a library reads, FILTERS x (TAPS x CHANNELS, or CHANNELS x TAPS). FILTER_STRIDE and
+ * CHANNEL_STRIDE are W_O and W_I, swapped for a filter whose input and output features are swapped. */
 template <class S, class T> HLOC_FN void hloc_conv_pack(const T *w, T *packed) {
   constexpr long TAPS = (long)S::WINDOW0 * S::WINDOW1 * S::WINDOW2, TOTAL = S::FILTERS * S::FILTER_CHANNELS * TAPS;
   for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < TOTAL; n += (long)gridDim.x * blockDim.x) {

@@ -103,10 +103,10 @@ template <class T, long ROW, long DEPTH, int WIDTH> struct hloc_strided {
   HLOC_MEMBER const T *anything() const { return from; }
 };
 
-/* An operand that is computed on its way (prologues.py). P: a struct with
- *   ALONG, VECTOR                            neighbours along k, or along rows; how many of them are made at once
- *   Read, read(outer, inner, row, k)         what they are made of, as it lies in memory
- *   make(read, outer, inner, row, k)         a pack of them, of type Element */
+/* An operand that is computed while it is loaded (prologues.py). P: a struct with
+ *   ALONG, VECTOR                            whether vectors run along k or along rows; elements of a vector
+ *   Read, read(outer, inner, row, k)         the source elements of a vector, as stored in memory
+ *   make(read, outer, inner, row, k)         the computed vector, of type Element */
 template <class P> struct hloc_computed {
   static constexpr bool K_FIRST = P::ALONG, AHEAD = P::VECTOR * sizeof(typename P::Element) >= 4, COMPUTED = true;
   static constexpr int VECTOR = P::VECTOR;
@@ -125,10 +125,10 @@ template <class P> struct hloc_computed {
   }
 };
 
-/* A tile of ROWS x DEPTH elements on its way through registers: fetched while the last one is used (AHEAD), or, where
- * each of many small elements would take a register meanwhile, when its turn comes. Neighbouring threads read
- * neighbouring elements of whichever dimension lies together in memory, each thread as many as the source reads at
- * once. What a source needs to know about the rows that a thread reads is computed once (place). */
+/* A tile of ROWS x DEPTH elements that is copied to shared memory through registers. It is prefetched while the tile
+ * before it is multiplied (AHEAD); a tile of many small elements, each of which would take a register, is loaded when
+ * it is needed. Adjacent threads read adjacent elements of the dimension that is contiguous in memory, each thread as
+ * many as the source reads at once. What depends only on the rows that a thread reads is computed once (place). */
 template <class T, class Source, int ROWS, int DEPTH, int THREADS> struct hloc_stage {
   static constexpr int V = Source::VECTOR, PACKS = ROWS * DEPTH / V, COUNT = (PACKS + THREADS - 1) / THREADS;
   static constexpr int LINE = Source::K_FIRST ? DEPTH / V : ROWS / V; /* packs side by side */
@@ -559,7 +559,7 @@ HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd
   typedef decltype(hloc_rows<S>(lhs, hloc_gemm_place<S>(0))) A;
   typedef decltype(hloc_columns<S>(rhs, hloc_gemm_place<S>(0))) B;
   constexpr int DEEP = B::K_FIRST ? B::VECTOR : 1, WIDE = B::K_FIRST ? 1 : B::VECTOR, ACROSS = S::BN / WIDE;
-  /* Packs of B on their way: those of many sums are few. All of A is near. */
+  /* Vectors of B that are prefetched: fewer if a thread has many sums. All of A is in cache. */
   constexpr int AHEAD = S::BM * WIDE > 32 ? 2 : 4, UNROLLED = S::M * B::VECTOR < 8 ? AHEAD : 1;
   constexpr long STEP = S::BK * DEEP;
   static_assert(DEEP % A::VECTOR == 0, "packs of A lie in those of B");

@@ -47,7 +47,7 @@ HLOC_FN bool hloc_last_warp(unsigned *arrived, unsigned count) {
   return before == count - 1;
 }
 
-/* A barrier that tells all threads the same, so that they stay together. */
+/* Whether this is the last block to arrive: the same for all threads of a block, so that they do not diverge. */
 HLOC_FN bool hloc_last_block(unsigned *arrived, unsigned count) {
   __syncthreads();
   return __syncthreads_or(threadIdx.x == 0 && hloc_arrive(arrived, count) == count - 1);
