@@ -65,7 +65,17 @@ extern "C" void emulation_arrive(unsigned *counter) {
   t.counter = counter, t.arrivals = arrivals[counter].size();
   arrivals[counter].push_back({t.block, t.fence});
 }
+/* Accesses of a launch that has ended race with none. Images stay loaded, hundreds in a process: small tables are kept
+ * for the next launch, large ones would add up to gigabytes. */
+static void forget() {
+  size_t kept = shared_shadow.capacity() + dynamic_shadow.capacity();
+  for (const std::vector<Shadow> &shadow : piece_shadow) kept += shadow.capacity();
+  if (kept < (1 << 15)) return;
+  std::vector<Shadow>().swap(shared_shadow), std::vector<Shadow>().swap(dynamic_shadow);
+  std::vector<std::vector<Shadow>>().swap(piece_shadow);
+}
 extern "C" void emulation_end_launch() {
+  forget();
   for (const auto &[counter, unused] : arrivals)
     if (*counter && !emulation_fault[0])
       snprintf(emulation_fault, sizeof emulation_fault, "a counter is %u at the end of the launch, not zero", *counter);
