@@ -19,7 +19,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Expr, Load, Stmt, Var
 from hloc.kernels.vectors import ACROSS_LANES, MASKS, bits_of, bytes_of, element_of, is_vector, lanes_of, vector
-from hloc.kernels.walks import expressions, parts, walk
+from hloc.kernels.walks import expressions, operation, parts, walk
 
 FLOAT_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 COMPARISONS = {"compare_eq": "==", "compare_ne": "!=", "compare_lt": "<", "compare_le": "<=", "compare_gt": ">",
@@ -115,9 +115,10 @@ def vector_text(expr: Load | Apply, text: Printer) -> str:
 def operands(expr: Apply) -> tuple[Expr, ...]:
     """The arguments of the C function of an operation: of a rounding, what is rounded and widened again."""
     inner = expr.arguments[0]
-    is_rounding = expr.op == "convert" and element_of(inner.type) == "bf16" and isinstance(inner, Apply) \
-        and inner.op.startswith("convert") and inner.arguments[0].type == expr.type
-    return inner.arguments if is_rounding else expr.arguments
+    if expr.op == "convert" and element_of(inner.type) == "bf16" and isinstance(inner, Apply) \
+            and inner.op.startswith("convert") and inner.arguments[0].type == expr.type:
+        return inner.arguments
+    return expr.arguments
 
 
 def store_text(buffer: str, position: Expr, value: Expr, text: Printer) -> str:
@@ -150,7 +151,7 @@ def _function(expr: Apply) -> str:
     """The name of the function of an operation."""
     facts = ",".join(map(str, expr.immediate))
     types = dict.fromkeys([*(a.type for a in expr.arguments), expr.type])
-    op = expr.op if operands(expr) == expr.arguments else f"round_{expr.arguments[0].op}"
+    op = expr.op if operands(expr) == expr.arguments else f"round_{operation(expr.arguments[0]).op}"
     return "_".join(["hlocv", op, *types, *([f"{zlib.crc32(facts.encode()):08x}"] if facts else [])])
 
 
@@ -197,7 +198,7 @@ def _by_lanes(expr: Apply, names: str, text: Printer) -> list[str]:
     lanes, element = lanes_of(expr.type), vector(element_of(expr.type), 1)
     arguments: tuple[Expr, ...] = tuple(Var(f"{name}[k]", element_of(a.type)) for name, a in zip(names, operands(expr)))
     if operands(expr) != expr.arguments:
-        arguments = (Apply(expr.arguments[0].op, arguments, element_of(expr.arguments[0].type)),)
+        arguments = (Apply(operation(expr.arguments[0]).op, arguments, element_of(expr.arguments[0].type)),)
     value = text(Apply(expr.op, arguments, element, expr.immediate))
     value = f"-({value})" if element_of(expr.type) in MASKS else value
     return [f"hloc_{expr.type} r;", f"_Pragma(\"omp simd simdlen({lanes})\")",

@@ -64,7 +64,7 @@ def _rules(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
 
 def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
     """Vectors along the loop, of several lengths, with several accumulators."""
-    axis, extent = nest.loop.name, nest.loop.extent
+    axis, extent = nest.loop.name, nest.loop.trip_count
     lanes = machine.vector_bytes * 8 // max(bits_of(t) for t in nest.types)
     while lanes > 1 and enough_bytes(nest.types, lanes):
         for tail in TAILS[:1] if extent % lanes == 0 else TAILS:

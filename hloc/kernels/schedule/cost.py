@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hloc.kernels.affine import affine
-from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Load, Mutable, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Mutable, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import MASKS, bits_of, bytes_of, element_of, is_vector
 from hloc.ops.table import SCALARS
@@ -72,12 +72,15 @@ class _Counter:
         self.depth: dict[str, float] = {}
 
     def work(self, body: tuple[Stmt, ...]) -> Work:
-        units, path, seen, loops = [0.0] * len(UNITS), 0.0, {}, []
+        units, path = [0.0] * len(UNITS), 0.0
+        seen: dict[Expr, float] = {}
+        loops: list[Work] = []
         for s in body:
             if isinstance(s, For):
                 loops.append(self.loop(s))
                 path += loops[-1].path
                 continue
+            assert isinstance(s, (Let, Mutable, Assign, Store))         # as nest_of and lower have it
             done = self.value(s.initial if isinstance(s, Mutable) else s.value, units, seen)
             if isinstance(s, Store):
                 units[1] += 1 + self.machine["store_crossing"] * crossing(s.position, s.value.type)
@@ -91,11 +94,11 @@ class _Counter:
         """All iterations of a loop, each of which waits for the accumulators of the one before."""
         counter = _Counter(self.machine, self.local)
         one = counter.work(s.body)
-        around = (self.machine["loop"], self.machine["exit"]) if s.extent > WRITTEN_OUT else (0.0, 0.0)
+        around = (self.machine["loop"], self.machine["exit"]) if s.trip_count > WRITTEN_OUT else (0.0, 0.0)
         one = one._replace(operations=one.operations + around[0])
         each = max(counter.chain(s.body), one.path / held(one, self.machine["window"]))
-        return Work([s.extent * n for n in one.units], s.extent * one.operations + around[1],
-                    s.extent * each + one.path)
+        return Work([s.trip_count * n for n in one.units], s.trip_count * one.operations + around[1],
+                    s.trip_count * each + one.path)
 
     def chain(self, body: tuple[Stmt, ...]) -> float:
         """Cycles from one value of an accumulator to the next, the most of all."""

@@ -53,13 +53,13 @@ class _Lowering:
         self.lanes, self.tail = first.n, first.tail
         self.copies = more[0].n if more else 1
         self.is_factored = bool(more) and more[0].inner in nest.accumulators
-        self.updates = {s.statement.name: s.combine for s in nest.stages if s.combine}
+        self.updates = {s.statement.name: s.combine for s in nest.stages if isinstance(s.statement, Assign)}
         self.totals: dict[str, dict[int, list[Expr | None]]] = {name: {} for name in self.updates}
         self.variables: set[str] = set()
         self.out: list[Stmt] = []
 
     def statements(self) -> tuple[Stmt, ...]:
-        extent = self.nest.loop.extent
+        extent = self.nest.loop.trip_count
         whole, rest = divmod(extent, self.lanes)
         moved_back: Piece | None = None
         if rest and self.tail == "overlap":                     # first: a store may be to what it reads
@@ -122,8 +122,9 @@ class _Lowering:
     def named(self, name: str, value: Expr) -> Expr:
         if isinstance(value, Var):
             return value
-        self.out.append(Let(f"{name}_v{next(self.names)}", value))
-        return Var(self.out[-1].name, value.type)
+        new = f"{name}_v{next(self.names)}"
+        self.out.append(Let(new, value))
+        return Var(new, value.type)
 
     def neutral(self, name: str, type: str) -> Expr:
         value = identity(self.updates[name], vector(element_of(type), 1))

@@ -19,7 +19,7 @@ from hloc.kernels.affine import Along
 from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Store, Var
 from hloc.kernels.monoids import MONOIDS, can_reassociate
 from hloc.kernels.vectors import is_lane
-from hloc.kernels.walks import expressions, parts, taken_in
+from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
 
 SERIAL, VECTOR, UNROLL = "serial", "vector", "unroll"
 WITHOUT_LANES = ("called_", "row_", "widen", "narrow", "bits_read", "stochastic_convert")
@@ -64,12 +64,12 @@ class Stage(NamedTuple):
     @property
     def combine(self) -> str:
         """The operation of an accumulator; "" for other stages."""
-        return self.statement.value.op if isinstance(self.statement, Assign) else ""
+        return operation(self.statement.value).op if isinstance(self.statement, Assign) else ""
 
     @property
     def term(self) -> Expr:
         """The value of one iteration: named, stored or combined."""
-        return taken_in(self.statement) if isinstance(self.statement, Assign) else self.statement.value
+        return term_taken_in(self.statement) if isinstance(self.statement, Assign) else self.statement.value
 
 
 class Nest(NamedTuple):
@@ -116,7 +116,8 @@ def nest_of(loop: For, local: frozenset[str] = frozenset()) -> Nest:
         _refuse_update(s, loop)
     along = Along(loop)
     return Nest(loop, (Axis(loop.name, loop.extent),),
-                tuple(Stage(s, tuple(_reads(s, along))) for s in loop.body), local=local)
+                tuple(Stage(s, tuple(_reads(s, along))) for s in loop.body if isinstance(s, (Let, Store, Assign))),
+                local=local)
 
 
 def is_nest(loop: For) -> bool:
@@ -129,7 +130,8 @@ def is_nest(loop: For) -> bool:
 
 
 def _refuse_update(s: Assign, loop: For) -> None:
-    if taken_in(s) is None or s.value.op not in MONOIDS or not can_reassociate(s.value.op, s.value.type):
+    if taken_in(s) is None or operation(s.value).op not in MONOIDS \
+            or not can_reassociate(operation(s.value).op, s.value.type):
         raise Refused(f"{s.name} is not combined with a term by an operation that may be reassociated")
     uses = sum(isinstance(e, Var) and e.name == s.name for one in loop.body for e in parts(expressions(one)))
     if uses != 1 or sum(isinstance(one, Assign) and one.name == s.name for one in loop.body) != 1:

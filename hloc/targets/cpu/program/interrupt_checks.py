@@ -61,7 +61,7 @@ def in_blocks(s: For, block: int) -> For:
     first = index_apply("multiply", start, Const(block, INDEX))
     left = index_apply("subtract", extent, first)
     loop = For(inside.name, Apply("minimum", (left, Const(block, INDEX)), INDEX), s.kind,
-               (Let(s.name, index_apply("add", first, inside)), *s.body), s.lanes)
+               (Let(s.name, index_apply("add", first, inside)), *s.body))
     count = math.ceil(s.extent / block) if isinstance(s.extent, int) else blocks
     return For(start.name, count, SERIAL, (CHECK, loop))
 

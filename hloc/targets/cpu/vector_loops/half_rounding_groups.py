@@ -153,6 +153,7 @@ class _Groups:
         if isinstance(s, Let):
             self.let(s.name, self.value(s.value))
         else:
+            assert isinstance(s, Store)
             self.store(s.buffer, self.lane if self.is_group(s.buffer) else self.value(s.position), s.value)
 
     def along_lanes(self, *statements: Stmt) -> For:

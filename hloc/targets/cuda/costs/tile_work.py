@@ -141,7 +141,7 @@ def _multiplying(width: int, tiled: Tiled, words: tuple[float, int]) -> dict[str
                 "shared": tiled.steps * bk * (tiled.threads / WARP) * read}
     if tiled.form in ("groups", "bulk"):
         read = tiled.steps * (bm / 64 * bn + bm) * bk
-        rounded = tiled.steps * (bm + bn) * bk if width == 4 else 0         # in shared memory: read and written
+        rounded: float = tiled.steps * (bm + bn) * bk if width == 4 else 0         # in shared memory: read and written
         return {"shared": (read + 2 * rounded) * width / PASS, "alu": rounded / WARP}
     bytes_of_term, count = words
     fragments = tiled.steps * (bm * across + bn * down) * bk

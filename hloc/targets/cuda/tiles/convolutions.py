@@ -29,6 +29,7 @@ from hloc.targets.cuda.tiles.positions import PANEL, STEP, is_positions, maps_of
 from hloc.targets.cuda.tiles.products import Product, groups, maps_of, streams
 from hloc.targets.cuda.tiles.prologues import Computed, computed, prologue_struct
 from hloc.targets.cuda.tiles.tensor_cores import TF32, numbers_of
+from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.cuda.tiles.tiling import (
     BLOCKS,
     BLOCKS_PER_SM,
@@ -111,7 +112,8 @@ def _tiled(asked: Asked, tiling: Tiling, name: str, gpu: Machine) -> tuple:
     tile, facts, c = asked.tile, asked.facts, asked.c
     structs, operands = _operands(asked, name)
     arguments = [[b.name for b in tile.buffers].index(n) for n in SIDES] if tiling.bulk else []
-    shape, call, maps, before = c, f"hloc_conv<{name}_shape>({operands}", (), ""
+    shape, call, before = c, f"hloc_conv<{name}_shape>({operands}", ""
+    maps: tuple[TensorMap, ...] = ()
     if asked.product:
         maps = maps_of(asked.product, tiling, arguments) if tiling.bulk else ()
         shape = asked.product.constants(ELEMENT_TYPES[facts["types"][0]].bytes)
@@ -281,7 +283,8 @@ def cost_arguments(asked: Asked, tiling: Tiling, finish: Finish) -> tuple[Sizes,
         sizes = sizes._replace(rows=math.prod(-(-size // part) for size, part in parts) * tiling.constants["BM"])
     vectors, sides = (c["X_VECTOR"], c["W_VECTOR"]), []
     if product:
-        vectors = tuple(product.constants(width)[n] for n in ("A_VECTOR", "B_VECTOR"))
+        constants = product.constants(width)
+        vectors = constants["A_VECTOR"], constants["B_VECTOR"]
     for name, vector, dense in (("lhs", vectors[0], 1 in (c["X_C"], c["X_N"], c["X_2"])),
                                 ("rhs", vectors[1], 1 in (c["W_I"], c["W_O"]))):
         own = made.get(name)

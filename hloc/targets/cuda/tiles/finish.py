@@ -137,11 +137,11 @@ def _split(printer: StatementPrinter, found: Finish, tile: Tile, acc: str, total
     if acc in used:
         printer.line(3, f"const {c_type(total)} {acc} = all[lane];")
     values = {load: Load(f"x{n}_.at", Var("lane", INDEX), load.type) for n, load in enumerate(found.loads)}
-    for s in found.body:
-        new = s._replace(value=_with_loads(s.value, values))        # type: ignore[attr-defined]
-        if isinstance(s, Store):
-            new = Store(f"y{stores.index(s)}_.at", Var("lane", INDEX), new.value)
-        printer.statements([new], 3)
+    for statement in found.body:
+        assert isinstance(statement, (Let, Store))
+        value = _with_loads(statement.value, values)
+        printer.statements([Store(f"y{stores.index(statement)}_.at", Var("lane", INDEX), value)
+                            if isinstance(statement, Store) else Let(statement.name, value)], 3)
     printer.line(2, "}")
     for n, (s, position) in enumerate(found.stores.items()):
         printer.line(2, f"hloc_put(&{s.buffer}[{place(position)}], y{n}_);")

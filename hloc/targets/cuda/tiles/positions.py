@@ -33,7 +33,7 @@ class Positions(NamedTuple):
     images: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return self.across * self.down * self.images
 
     def steps(self, c: dict[str, int]) -> int:
@@ -62,8 +62,8 @@ def _positions(sizes: tuple[int, int, int], steps: tuple[int, int]) -> Positions
     found = [Positions(across, down, images) for across in _divisors(sizes[0], most[0])
              for down in _divisors(sizes[1], min(most[1], STEP // across))
              for images in _divisors(sizes[2], STEP // (across * down))]
-    best = max(p.count for p in found)
-    return next(p for p in found if p.count >= WIDER * best)
+    best = max(p.size for p in found)
+    return next(p for p in found if p.size >= WIDER * best)
 
 
 def _divisors(size: int, most: int) -> list[int]:
