@@ -351,7 +351,7 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
     if target == "reference" and options.march != "native":
         raise UsageError("--march is for the target cpu, not for reference")
     if target == "reference" and options.schedule is not None:
-        raise UsageError("a file of schedules is for the target cpu, not for reference")
+        raise UsageError(f"{options.schedule.name}: schedules are for the target cpu, not for reference")
     if target == "reference":
         return reference_executable(module, options)
     from hloc.bounded import with_sizes
@@ -360,7 +360,7 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
     if options.tuning is not None and chosen.name != "cuda":
         raise UsageError(f"a tuning file is for GPUs, not for target {chosen.name}")
     if options.schedule is not None and chosen.name != "cpu":
-        raise UsageError(f"a file of schedules is for the target cpu, not for {chosen.name}")
+        raise UsageError(f"{options.schedule.name}: schedules are for the target cpu, not for {chosen.name}")
     if run:
         refuse_endless(module)
     signature = entry_parameters(module), entry_results(module)

@@ -238,6 +238,7 @@ def test_explain_has_json(capsys, module):
     ("hi", "error: not a schedule: write KERNEL.LOOP STEP STEP"),
     ("k0_reduce_add.0 scalar\nk0_reduce_add.0 scalar", "bad.txt:2:1: error: a second schedule of k0_reduce_add.0"),
     ("k0_reduce_add.0 split(i1,99999999999,peel)", "error: not the arguments of a step"),
+    ("// nothing", "bad.txt:1:1: error: a file of schedules that has none"),
 ], ids=str)
 def test_wrong_files_are_located(capsys, module, tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
@@ -249,7 +250,7 @@ def test_wrong_files_are_located(capsys, module, tmp_path, monkeypatch, text, me
 def test_what_is_no_text_and_other_targets_are_refused(capsys, module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
-    (tmp_path / "fine.txt").write_text("")
+    (tmp_path / "fine.txt").write_text("k0_reduce_add.0 scalar")
     assert "is not text in UTF-8" in run(capsys, "run", module, "--schedule", "binary.txt")[2]
     assert "cannot read none.txt" in run(capsys, "run", module, "--schedule", "none.txt")[2]
     assert "for the target cpu, not for reference" in run(

@@ -50,6 +50,8 @@ def read_schedules(source: Source) -> dict[str, Given]:
             found[name] = Given(read_steps(match[3]), span)
         except Refused as error:
             raise ParseError(str(error), span) from None
+    if not found:
+        raise ParseError("a file of schedules that has none", Span(source, 0, 1))
     return found
 
 
