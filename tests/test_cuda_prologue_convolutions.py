@@ -173,7 +173,7 @@ TILES = [convolution(MANY, images=8, size=20, channels=64, features=64),
          convolution(RELU, "f32", images=8, size=20, channels=64, features=64),
          convolution(MANY, images=8, size=20, channels=64, features=64, last=False),
          convolution(MANY, "f32", images=8, size=20, channels=64, features=64),
-         convolution(RELU, "f16", images=8, size=20, channels=60, features=64, stride=2)]
+         convolution(RELU, "f16", images=8, size=20, channels=60, features=64, stride=3)]
 
 
 @compiled
