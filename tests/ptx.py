@@ -130,7 +130,7 @@ def _instruction(said: str, names: set[str], tables: dict[str, tuple[str, ...]])
     elif kind == "wgmma":
         if name.startswith("wgmma.mma_async"):      # scale-d, the fourth operand, says whether old sums are read
             writes, reads = parts[:1], parts[1:] if parts[3] == "0" else parts
-    elif kind in WRITE or name.startswith("barrier.cta.red"):
+    elif kind in WRITE or name.startswith(("bar.red", "barrier.red", "barrier.cta.red")):
         if not parts[0].startswith("["):
             writes, reads = parts[:1], parts[1:]
     elif kind not in WRITE_NOTHING:

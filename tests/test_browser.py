@@ -250,7 +250,7 @@ def test_lines_of_a_report_are_linked(opened):
 def test_the_memory_chart_tells_of_any_instant(opened):
     page = opened(report_page(make_report(hloc.load(SOFTMAX), find("cpu"))))
     said, rows = page.locator("#instant-said"), page.locator("#buffers tbody tr")
-    assert "129 KiB in use (the peak)" in said.inner_text() and rows.count() == 2
+    assert "128.9 KiB in use (the peak)" in said.inner_text() and rows.count() == 2
     page.locator("#instant").press("End")
     assert "64 KiB in use" in said.inner_text() and rows.count() == 1
     box = page.locator("svg.memory").bounding_box()

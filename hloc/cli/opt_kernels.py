@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hloc.cli.options import Reading
+from hloc.cli.run_devices import for_devices
 from hloc.cli.terminal import Progress, read_module
 from hloc.errors import Source, UsageError
 
@@ -28,7 +29,7 @@ def kernels_after_passes(module: str, target, passes: Sequence[str] | None, dump
         if module.endswith(ENDING):
             kernels = _read_loops(module)
         else:
-            parsed = read_module(module, reading, progress)
+            parsed = for_devices(read_module(module, reading, progress), None, None, reading.strict)
             with blaming_faults(parsed, "hloc opt --kernels"):
                 kernels = kernels_of(parsed, target, options)
         text = kernel_text(kernels, target, passes, dump_before=dump_before, dump_after=dump_after, timings=timings)

@@ -81,13 +81,17 @@ def setting_here(command: str, module: Module, asked: int | None, mesh: dict[str
 
 
 def for_devices(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Module:
-    """The program of each device, whose header has their number; the module itself where nothing asks for more than
-    one."""
+    """The program of each device, whose header has their number: `asked`, those of `mesh`, or what the header or, for
+    lack of counts there, collectives name. The module itself where that is one."""
     divided = _divided(module, mesh, asked, strict) if asked or mesh else None
     if divided is not None:
         return divided.module if device_counts(divided.module) != (1, 1) else with_device_counts(
             divided.module, 1, divided.count)
     replicas, partitions = device_counts(module)
+    if asked is None and replicas * partitions == 1:
+        from hloc.ops.collectives import named_devices
+        named = named_devices(module.instructions())
+        return module if named == (1, 1) else with_device_counts(module, *named)
     if asked in (None, replicas * partitions):
         return module
     if replicas * partitions > 1:

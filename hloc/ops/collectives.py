@@ -60,6 +60,17 @@ def _device_lists(instruction: Instruction, attribute: str) -> list[list[int]]:
         raise UnsupportedError(error.message, instruction.span) from None
 
 
+def named_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
+    """(replicas, partitions): one more than the largest numbers that collectives name, at least 1. For modules whose
+    header has no counts; raises UnsupportedError as device_groups does."""
+    most = [0, 0]
+    for instruction in filter(meets_devices, instructions):
+        lists = _device_lists(instruction, "replica_groups") + _device_lists(instruction, "source_target_pairs")
+        mode = int(instruction.get("channel_id") is not None)
+        most[mode] = max(most[mode], *(n for group in lists for n in group), 0)
+    return most[0] + 1, most[1] + 1
+
+
 def device_groups(instruction: Instruction, replicas: int, partitions: int) -> list[list[int]]:
     """The groups of a collective, of device numbers (replica * partitions + partition), in order. Raises
     UnsupportedError for groups that cannot be read."""
