@@ -16,8 +16,7 @@ from hloc.kernels.text import print_loops, read_loops
 from hloc.kernels.text.interpreter import InterpretationError, interpret
 from hloc.kernels.vectors import bytes_of, element_of, is_vector, lanes_of, vector
 from hloc.kernels.verify import verify_kernel
-from hloc.targets.c_expressions import expression
-from hloc.targets.printer import C, print_kernel
+from hloc.targets.printer import C, StatementPrinter, print_kernel
 from hloc.targets.vectors import INSTRUCTIONS, vector_definitions
 
 # Every statement on vectors, and both ways to name a type.
@@ -129,7 +128,7 @@ def test_compiled_c_does_what_the_interpreter_says(tmp_path, flags):
     kernels, texts = cases(), ['#include "scalar.h"']
     for kernel in kernels:
         verify_kernel(kernel)
-        texts += [*vector_definitions(kernel.body, expression), print_kernel(kernel, C, kernel.name)]
+        texts += [*vector_definitions(kernel.body, StatementPrinter(C)), print_kernel(kernel, C, kernel.name)]
     library = build("\n".join(texts), tmp_path, [*flags, "-Wno-psabi", "-Wno-missing-prototypes"])
     for kernel in kernels:
         for seed in range(6):
@@ -146,7 +145,7 @@ def test_a_wrong_row_is_found(tmp_path):
     """A widening that takes the sign of an unsigned number."""
     kernel = kernel_of("k", "convert", ("u8x16",), "u16x16")
     wrong = [d.replace("pmovzx", "pmovsx").replace("hloc_convert_u8_u16(a[k])", "(hloc_u16)(hloc_s8)a[k]")
-             for d in vector_definitions(kernel.body, expression)]
+             for d in vector_definitions(kernel.body, StatementPrinter(C))]
     library = build("\n".join(['#include "scalar.h"', *wrong, print_kernel(kernel, C, "k")]), tmp_path,
                     [*FLAGS, "-Wno-psabi"])
     given, out = np.full(64, 200, np.uint8), np.zeros(16, np.uint16)

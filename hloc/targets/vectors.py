@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Expr, Load, Stmt, Var
@@ -27,6 +27,14 @@ COMPARISONS = {"compare_eq": "==", "compare_ne": "!=", "compare_lt": "<", "compa
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
 ORDERED = 7                                         # of the comparison instructions
 Printer = Callable[[Expr], str]
+
+
+class CountingPrinter(Protocol):
+    """A StatementPrinter, which counts what it prints."""
+
+    loops: int
+
+    def expression(self, expr: Expr) -> str: ...
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
@@ -157,15 +165,15 @@ def _function(expr: Apply) -> str:
 
 # -- definitions -------------------------------------------------------------------------------------------------------
 
-def vector_definitions(statements: Iterable[Stmt], text: Printer) -> list[str]:
-    """The types and functions that statements need, each once; text: prints scalar expressions."""
+def vector_definitions(statements: Iterable[Stmt], printer: CountingPrinter) -> list[str]:
+    """The types and functions that statements need, each once; `printer` counts their calls and loops."""
     found: dict[str, str] = {}
     for e in (e for s in walk(statements) for e in parts(expressions(s)) if has_vectors(e)):
         arguments = e.arguments if isinstance(e, Apply) else ()
         for type in filter(is_vector, (*(a.type for a in arguments), e.type)):
             found.setdefault(f"hloc_{type}", _type(type))
-        if isinstance(e, Apply) and not _operators(e, [""] * len(arguments)):
-            found.setdefault(_function(e), _definition(e, text))
+        if isinstance(e, Apply) and not _operators(e, [""] * len(arguments)) and _function(e) not in found:
+            found[_function(e)] = _definition(e, printer)
     return [f"#ifndef {name.upper()}\n#define {name.upper()}\n{body}\n#endif" for name, body in found.items()]
 
 
@@ -176,13 +184,13 @@ def _type(type: str) -> str:
             f"typedef hloc_{type} {in_memory(type)} __attribute__((aligned({bytes}), may_alias));")
 
 
-def _definition(expr: Apply, text: Printer) -> str:
+def _definition(expr: Apply, printer: CountingPrinter) -> str:
     names = "abc"[:len(expr.arguments)]
     parameters = ", ".join(f"{_parameter(a.type)} {name}" for a, name in zip(operands(expr), names))
     body = _across(expr) if expr.op in ACROSS_LANES else _select(expr) if expr.op == "select" else \
         _of_masks(expr) if expr.op == "convert" and _mask_in(expr) else ""
     row = INSTRUCTIONS.get((expr.op, expr.arguments[0].type, expr.type))
-    lines = [f"  return {body};"] if body else [f"  {line}" for line in _by_lanes(expr, names, text)]
+    lines = [f"  return {body};"] if body else [f"  {line}" for line in _by_lanes(expr, names, printer)]
     if row is not None:
         has_row = f"#if defined({row.macro}) && HLOC_BUILTIN({row.builtin})"
         lines = [has_row, f"  return (hloc_{expr.type}){row.text};", "#else", *lines, "#endif"]
@@ -193,13 +201,14 @@ def _parameter(type: str) -> str:
     return "long" if type == INDEX else f"hloc_{type}"
 
 
-def _by_lanes(expr: Apply, names: str, text: Printer) -> list[str]:
+def _by_lanes(expr: Apply, names: str, printer: CountingPrinter) -> list[str]:
     """The scalar operation on each lane."""
     lanes, element = lanes_of(expr.type), vector(element_of(expr.type), 1)
     arguments: tuple[Expr, ...] = tuple(Var(f"{name}[k]", element_of(a.type)) for name, a in zip(names, operands(expr)))
     if operands(expr) != expr.arguments:
         arguments = (Apply(operation(expr.arguments[0]).op, arguments, element_of(expr.arguments[0].type)),)
-    value = text(Apply(expr.op, arguments, element, expr.immediate))
+    value = printer.expression(Apply(expr.op, arguments, element, expr.immediate))
+    printer.loops += 1
     value = f"-({value})" if element_of(expr.type) in MASKS else value
     return [f"hloc_{expr.type} r;", f"_Pragma(\"omp simd simdlen({lanes})\")",
             f"for (long k = 0; k < {lanes}; k++) r[k] = {value};", "return r;"]

@@ -218,6 +218,6 @@ def _printed(kernel: Kernel, machine: Machine) -> _Printed:
     printer = RowPrinter(far_arrays(kernel.buffers, FAR_BYTES))
     body = tuple(kernel_body(kernel, printer))
     rows = row_definitions(kernel.body, machine, printer)
-    vectors = vector_definitions(kernel.body, printer.expression)
+    vectors = vector_definitions(kernel.body, printer)
     called = (*vectors, *definitions(kernel.body, printer), *rows)
     return _Printed(kernel, kernel.wide or has_groups(kernel), bool(rows), called, body, printer)
