@@ -2,6 +2,7 @@
 or `playwright install chromium`). Nothing is fetched: pages are opened as files, and any other request fails a test."""
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -235,14 +236,15 @@ def test_lines_of_a_report_are_linked(opened):
     page.locator("#kernels a", has_text="exponential").click()               # opens the texts
     line = page.locator("details[open] .line", has_text="exponential(")
     line.hover()
-    assert marked(page, 2)[0] == "let t3 = exp(t1 - t2)" and marked(page, 3)[0] == "const float t3 = hloc_exp_f32(t1 - t2);"
+    assert re.fullmatch(r"let t3_v\d+ = exp\(t1_v\d+ - splat:f32x\d+\(t2\)\)", marked(page, 2)[0])
+    assert re.match(r"const hloc_f32x\d+ t3_v\d+ = hlocv_exp_f32x\d+\(", marked(page, 3)[0])
     page.locator("h1").hover()
     assert marked(page, 3) == []
     line.click()
     page.locator("h1").hover()
     assert len(marked(page, 3)) == 2
     page.keyboard.press("ArrowDown")                                         # the next line: the sum's first value
-    assert "v1 = v1 + " in marked(page, 2)[1] and page.evaluate("document.activeElement.textContent").strip().startswith("%constant")
+    assert any(line.startswith("v1 = v1 + ") for line in marked(page, 2)) and page.evaluate("document.activeElement.textContent").strip().startswith("%constant")
     page.keyboard.press("Escape")
     assert marked(page, 2) == []
 

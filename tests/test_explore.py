@@ -90,6 +90,14 @@ def test_a_kernels_code_comes_from_all_that_it_computes():
         assert any(EXPONENTIAL in lines for _, lines in rows[place + 1:place + 12])
 
 
+def test_vectors_are_linked_and_functions_for_them_are_not():
+    rows = linked(content(TEXT, kind="c", target="cpu"))
+    assert all(REDUCE in lines and DOT not in lines for line, lines in rows if line.lstrip().startswith("v0_a"))
+    assert any(TANH in lines for line, lines in rows if " v0_v" in line and "= hlocv_tanh_f32x" in line)
+    functions = [lines for line, lines in rows if line.startswith("HLOC_FN ")]
+    assert functions and not any(functions)
+
+
 @pytest.mark.skipif(not NEEDS["machine"], reason="objdump is not installed: apt install binutils")
 def test_machine_code_comes_from_its_kernels_lines():
     rows = linked(content(TEXT, kind="machine", target="cpu"))

@@ -73,6 +73,15 @@ def point_at(page, place: str, words: str) -> None:
     page.mouse.move(box["x"] + 60, box["y"] + box["height"] / 2)
 
 
+def scroll_to(page, place: str, words: str) -> None:
+    """A pane down until it has a line with the words: lines that are far from the view are not in the page."""
+    for _ in range(100):
+        if page.locator(f"{place} .cm-line", has_text=words).count():
+            break
+        page.locator(f"{place} .cm-scroller").evaluate("e => new Promise(done => { e.scrollTop += 100; requestAnimationFrame(() => requestAnimationFrame(done)); })")
+    line_of(page, place, words).scroll_into_view_if_needed()
+
+
 def marked(page, place: str) -> list[str]:
     return page.locator(f"{place} .cm-line.linked").all_text_contents()
 
@@ -113,6 +122,7 @@ def test_an_error_is_underlined_and_goes_when_it_is_mended(explorer, opened):
 
 def test_a_line_marks_what_it_came_from_and_became(explorer, opened):
     page = opened(explorer.address)
+    scroll_to(page, ".pane:nth-child(2)", "void k")          # below the functions that it calls
     point_at(page, ".source", "exponential(x)")
     assert marked(page, ".source") == ["  p = f32[64,256] exponential(x)"]
     assert any("exponential(" in line for line in marked(page, ".pane:nth-child(1)"))
@@ -206,6 +216,7 @@ def test_a_shared_file_shows_the_same_without_a_server(explorer, opened, tmp_pat
     download.value.save_as(saved)
     assert download.value.suggested_filename == "m.html"
     alone = opened(saved.as_uri())
+    scroll_to(alone, ".pane:nth-child(2)", "void k")
     point_at(alone, ".source", "exponential(x)")
     assert any("void k" in line for line in marked(alone, ".pane:nth-child(2)"))
     alone.locator(".source .cm-content").click()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hloc.targets.cpu.program.sources import Sources
     from hloc.targets.cuda.sources import CudaSources
 
+HELPER = "HLOC_FN "                    # begins a function that a kernel calls
+
 
 def loops(work: Work, chosen: Mapping[str, str]) -> Content:
     done = work.on(chosen["target"])
@@ -83,7 +85,7 @@ def kernel_lines(done: Optimized, numbers: Sequence[int], text: str, form: str =
             keyed[key] = keyed.get(key, NO_LINES) | linked
     found = [NO_LINES.union(*(keyed.get(key, NO_LINES) for key in line.keys)) for line in code_lines(text)]
     for line, linked in zip(text.split("\n"), found):
-        is_head = line[:1].isalpha() and line.rstrip().endswith(("{", ")"))
+        is_head = line[:1].isalpha() and line.rstrip().endswith(("{", ")")) and not line.startswith(HELPER)
         yield line, comments.get(line) or (whole if is_head or not any(found) else linked)
 
 

@@ -6,7 +6,8 @@ takes in, and the stores.
     let t0 = in0[i1]            let t0_v1 = in0[16 * g]:f32x16
     t1 = t1 + t0 * t0           t1 takes in t0_v1 * t0_v1
 
-A value that is the same for all iterations stays a scalar until an operation needs it in all lanes.
+A value that is the same for all iterations stays a scalar until an operation needs it in all lanes. A new name begins
+with that of the value, accumulator, buffer or loop that it is a part of; hloc/tools/report/lines.py gives it back.
 """
 from __future__ import annotations
 
@@ -24,6 +25,12 @@ from hloc.kernels.walks import with_parts
 THROUGH = {(small, wide): "s32" for small in ("s8", "u8", "s16", "u16") for wide in ("f32", "f64")}
 BITS_OF_BF16 = 16
 LOGIC = ("and", "or", "xor")
+PARTS = VALUE, ACCUMULATOR, GROUP, PLACE = "v", "a", "g", "at"
+
+
+def part_name(name: str, kind: str, names: Iterator[int]) -> str:
+    """A new name for a part of what has this name: t3_v14."""
+    return f"{name}_{kind}{next(names)}"
 
 
 def in_all_lanes(value: Expr, lanes: int) -> Expr:
@@ -79,7 +86,7 @@ class _Lanes:
     def named(self, name: str, value: Expr) -> Expr:
         if isinstance(value, (Const, Var)):
             return value
-        let = Let(f"{name}_v{next(self.names)}", value)
+        let = Let(part_name(name, VALUE, self.names), value)
         self.values.append(let)
         return Var(let.name, value.type)
 

@@ -15,7 +15,7 @@ from hloc.kernels import ir
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Store, Var
 from hloc.kernels.monoids import identity
-from hloc.kernels.schedule.lanes import Piece, in_all_lanes, piece
+from hloc.kernels.schedule.lanes import ACCUMULATOR, GROUP, PLACE, VALUE, Piece, in_all_lanes, part_name, piece
 from hloc.kernels.schedule.nest import UNROLL, VECTOR, Nest, Refused
 from hloc.kernels.vectors import bits_of, bytes_of, element_of, is_vector, lanes_of, vector
 
@@ -122,7 +122,7 @@ class _Lowering:
     def named(self, name: str, value: Expr) -> Expr:
         if isinstance(value, Var):
             return value
-        new = f"{name}_v{next(self.names)}"
+        new = part_name(name, VALUE, self.names)
         self.out.append(Let(new, value))
         return Var(new, value.type)
 
@@ -133,7 +133,7 @@ class _Lowering:
     def loop(self, groups: int) -> None:
         """The loop over groups of `copies` vectors."""
         before, self.out = self.out, []
-        counter, at = f"{self.nest.loop.name}_g{next(self.names)}", f"{self.nest.loop.name}_at{next(self.names)}"
+        counter, at = (part_name(self.nest.loop.name, kind, self.names) for kind in (GROUP, PLACE))
         start = Let(at, index_apply("multiply", Var(counter, INDEX), Const(self.lanes * self.copies, INDEX)))
         begin: list[Mutable] = []
         for copy in range(self.copies):
@@ -155,7 +155,7 @@ class _Lowering:
         old = held[copy]
         if isinstance(old, Var) and old.name in self.variables:
             return old
-        own = Mutable(f"{name}_a{next(self.names)}", self.neutral(name, type) if old is None else old)
+        own = Mutable(part_name(name, ACCUMULATOR, self.names), self.neutral(name, type) if old is None else old)
         begin.append(own)
         self.variables.add(own.name)
         held[copy] = Var(own.name, type)

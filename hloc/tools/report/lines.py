@@ -6,9 +6,10 @@ together.
     code_lines("  const float t3 = hloc_exp_f32(t1 - t2);")      [Line("  const float ...", ("t3",))]
     hlo_lines(fusion, kernel)      the line of the exponential has the key t3, too: Kernel.made says that it is t3
 
-A line of code has the names that it gives a value to, and the buffers of operands and results. An instruction has the
-names of its elements; one without any is a part of larger expressions: it has the keys of its readers. Results are the
-buffers out0, out1 ...; operands in0, in1 ... (of matmuls also lhs and rhs).
+A line of code has the names that it gives a value to, and the buffers of operands and results; a vector of a value,
+t3_v14, has the name of the value, t3. An instruction has the names of its elements; one without any is a part of larger
+expressions: it has the keys of its readers. Results are the buffers out0, out1 ...; operands in0, in1 ... (of matmuls
+also lhs and rhs).
 """
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ from typing import NamedTuple
 from hloc.ir import Computation, Instruction
 from hloc.ir.printer import print_instruction
 from hloc.kernels.ir import Kernel, Tile
+from hloc.kernels.schedule.lanes import PARTS
 
 MOST_LINES = 400                       # of one text; what comes behind is counted
 _TARGET = re.compile(r"(?:^|[\s*(])([A-Za-z_]\w*)(?:\.at)?(?:\[[^=]*\])?\s*[-+*/|&^]?=(?!=)")
 _COUNTER = re.compile(r"^\s*(?:parallel|serial|vector|unrolled)\S*\s+(\w+) <")
 _DECLARED = re.compile(r"^\s*(?:local|shared) (\w+):|^\s*(?:__shared__ )?\w+ (\w+)\[\d+\]")
+_VECTOR_STORE = re.compile(r"^\s*\*\(hloc_any_\w+ \*\)\((\w+) \+")
+_PART = re.compile(rf"_(?:{'|'.join(PARTS)})\d+$")        # of a value, by the lowering of schedules
 _BUFFER = re.compile(r"\b(in\d+(?:_\d+)?|out\d+|lhs|rhs)\b")
 _PACKED = re.compile(r"&(out\d+)\[.*\] = (\w+);")       # several results of CUDA C are stored together
 _HEADS = ("kernel ", "void ", "static ", "HLOC_WIDE ", "extern ", "//", "/*", "struct ")
@@ -51,10 +55,10 @@ def _keys(line: str) -> tuple[str, ...]:
     bare = line.lstrip()
     if line.startswith(_HEADS) or bare.startswith("#"):
         return ()
-    named = [found[1] for pattern in (_COUNTER, _TARGET) if (found := pattern.search(line))]
+    named = [found[1] for pattern in (_VECTOR_STORE, _COUNTER, _TARGET) if (found := pattern.search(line))]
     if not named and (found := _DECLARED.match(line)):
         named = [found[1] or found[2]]
-    return tuple(dict.fromkeys([*named[:1], *_BUFFER.findall(line)]))
+    return tuple(dict.fromkeys([*(_PART.sub("", name) for name in named[:1]), *_BUFFER.findall(line)]))
 
 
 def hlo_lines(instruction: Instruction, kernel: Kernel | Tile) -> list[Line]:
