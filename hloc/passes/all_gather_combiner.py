@@ -7,17 +7,11 @@ Up to `combine_bytes` of results together (30 MiB, as in XLA); none may need the
 """
 from __future__ import annotations
 
-from collections.abc import Hashable
-
-from hloc.ir import Instruction, Module
+from hloc.ir import Module
 from hloc.passes.collective_combining import combine, groups_key
 from hloc.passes.context import PassContext
 
 
 def all_gather_combiner(module: Module, context: PassContext) -> bool:
     """True if there were several of a kind."""
-    return combine(module, "all-gather", _key, context.option("combine_bytes"))
-
-
-def _key(instruction: Instruction) -> Hashable:
-    return (*groups_key(instruction), tuple(instruction.get("dimensions")))
+    return combine(module, "all-gather", groups_key, context.option("combine_bytes"))

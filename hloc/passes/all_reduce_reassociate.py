@@ -9,7 +9,7 @@ this name. Integers, maxima and booleans are the same bit for bit.
 from __future__ import annotations
 
 from hloc.ir import Instruction, Module
-from hloc.passes.collective_combining import drop_replaced, reduction_key
+from hloc.passes.collective_combining import drop_replaced, is_of_array, reduction_key
 from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Rewriter, rewrite_module
 from hloc.sharding.rules import combiner_of
@@ -28,16 +28,10 @@ def all_reduce_reassociate(module: Module, context: PassContext) -> bool:
 def visit(instruction: Instruction, rewriter: Rewriter, replaced: set[Instruction]) -> Instruction | None:
     """The one all-reduce; the two are added to `replaced`."""
     left, right = instruction.operands
-    if left is right or not all(_is_alone(o, rewriter) for o in (left, right)):
+    if left is right or not all(is_of_array(o, "all-reduce") and rewriter.uses(o) == 1 for o in (left, right)):
         return None
     if reduction_key(left) != reduction_key(right) or combiner_of(left) != instruction.opcode:
         return None
     replaced.update(instruction.operands)
     joined = rewriter.add(instruction.opcode, instruction.shape, [left.operands[0], right.operands[0]])
     return rewriter.change(left, operands=[joined], shape=instruction.shape)
-
-
-def _is_alone(reduce: Instruction, rewriter: Rewriter) -> bool:
-    """An all-reduce of one array that one instruction reads."""
-    return reduce.opcode == "all-reduce" and len(reduce.operands) == 1 and reduce.shape.is_array \
-        and rewriter.uses(reduce) == 1

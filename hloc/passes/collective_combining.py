@@ -1,4 +1,4 @@
-"""Makes one collective of several of the same kind: what all_reduce_combiner and its sisters share.
+"""Makes one collective of several of the same kind: what the three combiners share.
 
     a = f32[8] all-reduce(x), ...        =>     t = (f32[8], f32[4]) all-reduce(x, y), ...
     b = f32[4] all-reduce(y), ...               a = f32[8] get-tuple-element(t), index=0
@@ -18,14 +18,14 @@ from hloc.passes.rewriter import Names, control_dependent, count_uses, remove_de
 from hloc.sharding.rules import combiner_of
 
 MOST_OPERANDS = 256
-GROUPS = ("replica_groups", "use_global_device_ids", "constrain_layout", "mode")
+ALIKE = ("replica_groups", "use_global_device_ids", "constrain_layout", "mode", "dimensions")
 
 Key = Callable[[Instruction], Hashable]
 
 
 def groups_key(instruction: Instruction) -> tuple[Hashable, ...]:
-    """Which devices work together, and by which rule of counting them."""
-    return (instruction.get("channel_id") is not None, *(str(instruction.get(name)) for name in GROUPS))
+    """Which devices work together, by which rule of counting them, and along which dimension."""
+    return (instruction.get("channel_id") is not None, *(str(instruction.get(name)) for name in ALIKE))
 
 
 def reduction_key(instruction: Instruction) -> tuple[Hashable, ...]:
@@ -47,6 +47,11 @@ def combine(module: Module, opcode: str, key: Key, most: int) -> bool:
     return changed
 
 
+def is_of_array(instruction: Instruction, opcode: str) -> bool:
+    """A collective of one array."""
+    return instruction.opcode == opcode and len(instruction.operands) == 1 and instruction.shape.is_array
+
+
 def drop_replaced(module: Module, replaced: set[Instruction]) -> None:
     """Take out collectives that nobody reads any more, and what only they needed. Others that nobody reads stay:
     devices meet there."""
@@ -66,8 +71,7 @@ def drop_replaced(module: Module, replaced: set[Instruction]) -> None:
 def _group(computation: Computation, opcode: str, key: Key, most: int) -> list[Instruction]:
     """The first collectives that can be one; [] where there are none."""
     pinned = control_dependent(computation)
-    found = [i for i in computation.instructions
-             if i.opcode == opcode and len(i.operands) == 1 and i.shape.is_array and i not in pinned]
+    found = [i for i in computation.instructions if is_of_array(i, opcode) and i not in pinned]
     needs = _needs(computation, found)
     groups: dict[Hashable, list[tuple[int, int]]] = {}               # (members' bits, bytes) of each that is not full
     members: dict[int, list[Instruction]] = {}

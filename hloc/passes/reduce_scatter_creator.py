@@ -15,7 +15,7 @@ import numpy as np
 from hloc.analysis.communication import Counts, counts_of
 from hloc.ir import Instruction, Module, array, numpy_dtype
 from hloc.ops.collectives import device_groups
-from hloc.passes.collective_combining import drop_replaced
+from hloc.passes.collective_combining import drop_replaced, is_of_array
 from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
@@ -38,8 +38,7 @@ def reduce_scatter_creator(module: Module, context: PassContext) -> bool:
 def visit(part: Instruction, rewriter: Rewriter, counts: Counts, replaced: set[Instruction]) -> Instruction | None:
     """The reduce-scatter; the all-reduce is added to `replaced`."""
     reduce = part.operands[0]
-    if reduce.opcode != "all-reduce" or len(reduce.operands) != 1 or not reduce.shape.is_array \
-            or rewriter.uses(reduce) != 1:
+    if not is_of_array(reduce, "all-reduce") or rewriter.uses(reduce) != 1:
         return None
     whole, own = reduce.shape.dimensions, part.shape.dimensions
     cut = [d for d, (a, b) in enumerate(zip(whole, own)) if a != b]

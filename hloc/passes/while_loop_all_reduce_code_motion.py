@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from hloc.analysis.while_loops import Loop, call_sites, element_read, loop_of
 from hloc.ir import Instruction, Module
+from hloc.passes.collective_combining import is_of_array
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.rewriter import Names, Rewriter, control_dependent, count_uses, remove_dead, rewrite_module
@@ -29,8 +30,6 @@ class Sum(NamedTuple):
 
 def while_loop_all_reduce_code_motion(module: Module, context: PassContext) -> bool:
     """True if an all-reduce left a loop."""
-    if not any(i.opcode == "all-reduce" for i in module.instructions()):
-        return False
     sites = call_sites(module)
 
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
@@ -58,8 +57,7 @@ def sums(loop: Loop) -> list[Sum]:
 
 
 def _is_plain(reduce: Instruction) -> bool:
-    return reduce.opcode == "all-reduce" and len(reduce.operands) == 1 and reduce.shape.is_array \
-        and combiner_of(reduce) == "add"
+    return is_of_array(reduce, "all-reduce") and combiner_of(reduce) == "add"
 
 
 def _reads_of(loop: Loop, index: int, uses: dict[Instruction, int]) -> int:
