@@ -36,6 +36,14 @@ class Slice(NamedTuple):
     instruction: Instruction
     times: int = 1
 
+    @property
+    def title(self) -> str:
+        """For a chart or a trace."""
+        name = self.instruction.name
+        if self.kind == WAIT:
+            return f"wait for {name}"
+        return f"{name}: {self.times:,} more iterations" if self.kind == REST else name
+
 
 @dataclass
 class Transferred:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hloc.analysis.asynchronous import base_of
 from hloc.cli.options import Size, lenient_reading_options, mesh_option, module_argument
 from hloc.cli.terminal import Progress, counted, print_table, read_module, source_json, source_of, warn
 from hloc.errors import UsageError, printable
@@ -113,9 +114,8 @@ def _write(told, shapes, output: Path | None, trace: Path | None) -> None:
 
 def _show(told, top: int) -> None:
     line, cluster = told.timeline, told.cluster
-    mesh = ", ".join(f"{name}={size}" for name, size in told.mesh.items()) or "no mesh"
-    click.echo(f"{printable(mesh)}: {counted(told.devices, 'device')} of {printable(cluster.name)}, "
-               f"{cluster.target.machine.name}")
+    click.echo(f"{printable(told.mesh_text) or 'no mesh'}: {counted(told.devices, 'device')} of "
+               f"{printable(cluster.name)}, {cluster.target.machine.name}")
     click.echo()
     share = 1 / line.total if line.total else 0.0
     memory = size_text(told.peak) + (f" of {size_text(cluster.memory)}" if cluster.memory else "")
@@ -144,7 +144,7 @@ def _show(told, top: int) -> None:
 
 def _collective(told, one) -> list[str]:
     instruction = one.instruction
-    return [instruction.name, instruction.opcode.removesuffix("-start"), told.axes[instruction] or "-", str(one.runs),
+    return [instruction.name, base_of(instruction), told.axes[instruction] or "-", str(one.runs),
             told.exchanges[instruction].algorithm or "-", time_text(one.seconds), time_text(one.exposed),
             source_of(instruction)]
 
@@ -185,7 +185,7 @@ def _as_json(told) -> dict:
         "devices": told.devices, **_totals(told), "unknown": list(told.unknown),
         "traffic": [{"axes": t.axes, "devices": t.groups, "collectives": t.runs, "bytes": dict(zip(levels, t.sent)),
                      "seconds": t.seconds, "exposed": t.exposed} for t in told.traffic],
-        "collectives": [{"name": i.name, "opcode": i.opcode.removesuffix("-start"), "axes": told.axes[i],
+        "collectives": [{"name": i.name, "opcode": base_of(i), "axes": told.axes[i],
                          "runs": t.runs, "algorithm": told.exchanges[i].algorithm,
                          "bytes": dict(zip(levels, told.exchanges[i].sent)), "seconds": t.seconds,
                          "exposed": t.exposed, "line": i.line, "source": source_json(i)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hloc.analysis.asynchronous import base_of
 from hloc.pages.page import asset, page, text
 from hloc.pages.report_page import Cells, table
 from hloc.pages.timeline_chart import timeline_chart
@@ -14,6 +15,7 @@ from hloc.tools.simulate.shapes import Shape
 from hloc.tools.simulate.simulation import Simulation
 
 MOST_ROWS = 200
+NO_MESH = "none: the module was the program of one device as it was read"
 
 
 def simulate_page(told: Simulation, shapes: Sequence[Shape] = ()) -> str:
@@ -31,20 +33,14 @@ def simulate_page(told: Simulation, shapes: Sequence[Shape] = ()) -> str:
                 styles=[asset("charts.css"), asset("report.css"), asset("simulate.css")])
 
 
-def mesh_text(told: Simulation) -> str:
-    """data=32, model=8."""
-    mesh = ", ".join(f"{name}={size}" for name, size in told.mesh.items())
-    return mesh or "none: the module was the program of one device as it was read"
-
-
 def summary(told: Simulation) -> str:
     """The totals of a step."""
     line, memory = told.timeline, told.cluster.memory
     share = 100 / line.total if line.total else 0.0
     peak = size_text(told.peak) + (f" of {size_text(memory)}" if memory else "")
     rows: list[Cells] = [
-        ("cluster", told.cluster.name), ("mesh", mesh_text(told)), ("devices", f"{told.devices:,}"),
-        ("a step", time_text(line.total)),
+        ("cluster", told.cluster.name), ("mesh", told.mesh_text or NO_MESH),
+        ("devices", f"{told.devices:,}"), ("a step", time_text(line.total)),
         ("kernels", f"{time_text(line.kernels)}, {line.kernels * share:.0f}% of it"),
         ("exposed communication", f"{time_text(line.exposed)}, {line.exposed * share:.0f}% of it"),
         ("communication", time_text(line.communication)), ("sent by a device", size_text(int(told.sent))),
@@ -99,7 +95,7 @@ def collectives(told: Simulation) -> str:
     rows = []
     for one in longest[:MOST_ROWS]:
         i, how = one.instruction, told.exchanges[one.instruction]
-        rows.append((i.name, i.opcode.removesuffix("-start"), told.axes[i] or "none", f"{one.runs:,}", how.algorithm,
+        rows.append((i.name, base_of(i), told.axes[i] or "none", f"{one.runs:,}", how.algorithm,
                      size_text(int(sum(how.sent))), time_text(one.seconds), time_text(one.exposed),
                      next(map(str, i.written_at()), "")))
     heads = ("collective", "what", "axes", "runs", "algorithm", "sent, each time", "time", "exposed", "source")

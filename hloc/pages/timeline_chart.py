@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hloc.analysis.timeline import LOOP, REST, TRANSFER, WAIT, Slice
+from hloc.analysis.timeline import LOOP, TRANSFER, Slice
 from hloc.pages.page import text
 from hloc.tools.formatting import time_text
 
@@ -53,7 +53,7 @@ def _drawn(slices: Sequence[Slice], total: float) -> Iterator[tuple[Slice, str]]
         held = runs.pop(row, [])
         if held:
             whole = held[0]._replace(end=held[-1].end)
-            yield whole, f"{len(held):,} {whole.kind}s" if len(held) > 1 else _name(whole)
+            yield whole, f"{len(held):,} {whole.kind}s" if len(held) > 1 else whole.title
     for s in slices:
         if s.kind == LOOP:
             continue
@@ -63,14 +63,8 @@ def _drawn(slices: Sequence[Slice], total: float) -> Iterator[tuple[Slice, str]]
             yield from run(row)
         if s.end - s.begin >= least:
             yield from run(row)
-            yield s, _name(s)
+            yield s, s.title
         else:
             runs.setdefault(row, []).append(s)
     for row in list(runs):
         yield from run(row)
-
-
-def _name(s: Slice) -> str:
-    if s.kind == REST:
-        return f"{s.instruction.name}: {s.times:,} more iterations"
-    return f"wait for {s.instruction.name}" if s.kind == WAIT else s.instruction.name

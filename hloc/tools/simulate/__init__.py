@@ -1,6 +1,6 @@
 """What a step of a module takes on a cluster of many devices: `hloc simulate`.
 
-    told = simulate(module, {"data": 32, "model": 8}, named_cluster("dgx-h100"))
+    told = simulate(module, {"data": 32, "model": 8}, find_cluster("dgx-h100"))
     told.timeline.exposed
 """
 from hloc.tools.simulate.cluster import Cluster, cluster_names, find_cluster

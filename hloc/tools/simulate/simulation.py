@@ -55,8 +55,9 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """One step. mesh: axes and their sizes, {} where the module came partitioned; peak: bytes of a device; unknown:
-    operations whose time nobody knows, which count as nothing; algorithms: of each collective (the start of a pair)."""
+    """One step. mesh: axes and their sizes, {} where the module came partitioned; peak: bytes of a device; exchanges,
+    axes: of each collective (the start of a pair); unknown: operations whose time nobody knows, which count as
+    nothing."""
 
     title: str
     cluster: Cluster
@@ -74,6 +75,11 @@ class Simulation:
     def fits(self) -> bool | None:
         """Whether a device has the memory; None: the cluster does not say how much it has."""
         return None if self.cluster.memory is None else self.peak <= self.cluster.memory
+
+    @property
+    def mesh_text(self) -> str:
+        """data=32, model=8; "" where the module came partitioned."""
+        return ", ".join(f"{name}={size}" for name, size in self.mesh.items())
 
     @property
     def sent(self) -> float:

@@ -20,28 +20,20 @@ CATEGORIES = {WAIT: "wait", LOOP: "loop", REST: "iterations", TRANSFER: "collect
 
 def trace_of(told: Simulation) -> dict[str, Any]:
     """The whole file, for JSON. Times are microseconds."""
-    mesh = ", ".join(f"{name}={size}" for name, size in told.mesh.items())
     events = [meta_event("process_name", 0, 0, name=f"one of {told.devices:,} devices, {told.cluster.name}")]
     for track, name in TRACKS.items():
         events += [meta_event("thread_name", 0, track, name=name),
                    meta_event("thread_sort_index", 0, track, sort_index=track)]
     events += _slices(told)
     return {"traceEvents": events, "displayTimeUnit": "ns",
-            "otherData": {"module": printable(told.title), "mesh": mesh, "predicted": True}}
+            "otherData": {"module": printable(told.title), "mesh": told.mesh_text, "predicted": True}}
 
 
 def _slices(told: Simulation) -> Iterator[dict[str, Any]]:
     for s in told.timeline.slices:
-        yield {"name": _name(s), "cat": CATEGORIES.get(s.kind, "kernel"), "ph": "X", "ts": s.begin * 1e6,
+        yield {"name": printable(s.title), "cat": CATEGORIES.get(s.kind, "kernel"), "ph": "X", "ts": s.begin * 1e6,
                "dur": (s.end - s.begin) * 1e6, "pid": 0, "tid": SEND if s.kind == TRANSFER else COMPUTE,
                "args": _arguments(s, told)}
-
-
-def _name(s: Slice) -> str:
-    name = printable(s.instruction.name)
-    if s.kind == WAIT:
-        return f"wait for {name}"
-    return f"{name}: {s.times:,} more iterations" if s.kind == REST else name
 
 
 def _arguments(s: Slice, told: Simulation) -> dict[str, Any]:
