@@ -58,6 +58,24 @@ def test_explain_tells_what_is_exposed():
     assert alone.collectives == ()
 
 
+def test_explain_lists_a_collective_of_two_loops_once():
+    told = explain(parse_module("""HloModule two, num_partitions=2
+      sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+      body { s = (s32[], f32[64]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+             x = f32[64] get-tuple-element(s), index=1  one = s32[] constant(1)  j = s32[] add(i, one)
+             r = f32[64] all-reduce(x), to_apply=sum, channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true
+             ROOT t = (s32[], f32[64]) tuple(j, r) }
+      cond { s = (s32[], f32[64]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+             n = s32[] constant(9)  ROOT c = pred[] compare(i, n), direction=LT }
+      ENTRY e { x = f32[64] parameter(0)  z = s32[] constant(0)
+                t = (s32[], f32[64]) tuple(z, x)  w = (s32[], f32[64]) while(t), body=body, condition=cond
+                y = f32[64] get-tuple-element(w), index=1  u = (s32[], f32[64]) tuple(z, y)
+                v = (s32[], f32[64]) while(u), body=body, condition=cond
+                ROOT r = f32[64] get-tuple-element(v), index=1 }"""), find("cpu"))
+    (one,) = told.collectives
+    assert one.runs == 2
+
+
 PAIR = """HloModule pair, is_scheduled=true, num_partitions=2
 add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }
 ENTRY main {

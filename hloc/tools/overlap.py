@@ -6,12 +6,12 @@ Times are rough: no cluster is named, so the network is one level (links.plain_n
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hloc.analysis.communication import counts_of, exchange_of, largest_group
 from hloc.analysis.links import plain_network
-from hloc.analysis.timeline import KERNEL, TRANSFER, replay
+from hloc.analysis.timeline import KERNEL, TRANSFER, Slice, replay
 from hloc.ir import Instruction, Module
 from hloc.ir.clone import clone_module
 from hloc.passes.context import PassContext
@@ -41,16 +41,24 @@ def exposures(module: Module, context: PassContext) -> list[Exposure]:
     run_passes(own, OVERLAP, context, verify=False)
     line = replay(own.entry, rough_seconds(own, context))
     levels = plain_network(context.machine.kind, counts.devices)
-    kernels = [s for s in line.slices if s.kind == KERNEL]
-    found = []
-    for s in (s for s in line.slices if s.kind == TRANSFER):
-        one = line.transfers[s.instruction]
-        beside = [k.instruction.name for k in kernels if k.begin < s.end and s.begin < k.end]
-        found.append(Exposure(s.instruction, len(largest_group(s.instruction, counts)), one.runs,
-                              sum(exchange_of(s.instruction, levels, counts).sent), one.seconds, one.exposed,
-                              _first(beside)))
+    beside = _kernels_beside(line.slices)
+    found = [Exposure(i, len(largest_group(i, counts)), one.runs, sum(exchange_of(i, levels, counts).sent), one.seconds,
+                      one.exposed, _first(beside[i])) for i, one in line.transfers.items()]
     return sorted(found, key=lambda e: -e.seconds)
 
 
-def _first(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(names[:MOST_BESIDE]) + (("...",) if len(names) > MOST_BESIDE else ())
+def _kernels_beside(slices: Sequence[Slice]) -> dict[Instruction, dict[str, None]]:
+    """Of each collective the names of kernels, in their order. One of a computation that is called twice has two
+    slices."""
+    kernels = [s for s in slices if s.kind == KERNEL]
+    found: dict[Instruction, dict[str, None]] = {}
+    for s in slices:
+        if s.kind == TRANSFER:
+            names = (k.instruction.name for k in kernels if k.begin < s.end and s.begin < k.end)
+            found.setdefault(s.instruction, {}).update(dict.fromkeys(names))
+    return found
+
+
+def _first(names: Iterable[str]) -> tuple[str, ...]:
+    shown = tuple(names)
+    return shown[:MOST_BESIDE] + (("...",) if len(shown) > MOST_BESIDE else ())
