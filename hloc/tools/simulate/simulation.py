@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from hloc.analysis.aliasing import leaf_values, module_invariants
 from hloc.analysis.asynchronous import base_of, started
 from hloc.analysis.communication import Counts, counts_of, exchange_of, largest_group
@@ -189,20 +191,8 @@ def axes_of(instruction: Instruction, counts: Counts, mesh: DeviceMesh | None) -
     """The axes of the mesh along which the devices of a collective differ: "data, model"; "" without a mesh."""
     if mesh is None or mesh.size != counts.devices:
         return NO_AXES
-    group = largest_group(instruction, counts)
-    places: list[int | None] = [None] * len(mesh.sizes)
-    numbers = {int(device): place for place, device in enumerate(mesh.grid().reshape(-1))}
-    found = set()
-    for device in group:
-        place, at = numbers.get(device, 0), len(mesh.sizes)
-        for size in reversed(mesh.sizes):
-            at -= 1
-            place, digit = divmod(place, size)
-            if places[at] is None:
-                places[at] = digit
-            elif places[at] != digit:
-                found.add(at)
-    return mesh.named(sorted(found))
+    places = np.argwhere(np.isin(mesh.grid(), largest_group(instruction, counts)))       # a row for each device
+    return mesh.named(axis for axis, along in enumerate(places.T) if len(np.unique(along)) > 1)
 
 
 def _traffic(timeline: Timeline, exchanges: Mapping[Instruction, Exchange], axes: Mapping[Instruction, str],
