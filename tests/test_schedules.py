@@ -231,6 +231,15 @@ def test_explain_has_json(capsys, module):
     assert loop["candidates"][0]["schedule"] == loop["schedule"] and loop["candidates"][0]["cycles"] > 0
 
 
+def test_explain_shows_the_loops_of_a_device(capsys, tmp_path):
+    path = tmp_path / "divided.hlo"
+    path.write_text("""a { p = s32[] parameter(0) q = s32[] parameter(1) ROOT s = s32[] add(p, q) }
+      ENTRY e { x = s32[9,90] parameter(0), sharding={devices=[1,2]<=[2]} z = s32[] constant(0)
+                ROOT y = s32[9] reduce(x, z), dimensions={1}, to_apply=a }""")
+    for wanted, iterations in ((), 90), (("--mesh", "axis0=2"), 45):
+        assert f": {iterations} iterations" in run(capsys, "explain", str(path), "--schedule", *wanted)[1]
+
+
 @pytest.mark.parametrize("text, message", [
     ("k0_reduce_add.0 split(i1,8,mask)", "bad.txt:1:1: error: mask is no tail: overlap, peel"),
     ("\n  k0_reduce_ad.0 scalar", "bad.txt:2:3: error: no loop k0_reduce_ad.0 that reduces in this program"),

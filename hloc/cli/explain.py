@@ -62,9 +62,12 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
 
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
+    def read(progress: Progress):
+        return for_devices(read_module(module, reading, progress), devices, mesh, reading.strict)
     if schedule:
-        _show_schedules(module, target, about or show_kernels, pass_options(fusion, precision=precision), reading, top,
-                        as_json)
+        if about or show_kernels:
+            raise UsageError("--schedule is without --about and --kernels")
+        _show_schedules(read, target, pass_options(fusion, precision=precision), top, as_json)
         return
     from hloc.ir.clone import clone_module
     from hloc.passes.precision import precision_notes, precision_of
@@ -73,7 +76,7 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
     from hloc.verify.unverified import blaming_faults
     chosen = find(target)
     with Progress() as progress:
-        parsed = for_devices(read_module(module, reading, progress), devices, mesh, reading.strict)
+        parsed = read(progress)
         progress.report("passes")
         others = show_kernels and as_json and chosen.machine.kind == "gpu"
         original = clone_module(parsed) if others else parsed
@@ -103,17 +106,17 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
     show_loop_copies(told.loops)
 
 
-def _show_schedules(module, target: str, others, passes: dict, reading, top: int, as_json: bool) -> None:
-    """The output of --schedule: text that --schedule FILE reads, or JSON."""
+def _show_schedules(read, target: str, passes: dict, top: int, as_json: bool) -> None:
+    """The output of --schedule: text that --schedule FILE reads, or JSON. read: a function that reads the module."""
     from hloc.api import Options
     from hloc.targets import find
     from hloc.tools.schedules import schedules_of
     from hloc.verify.unverified import blaming_faults
     chosen = find(target)
-    if chosen.name != "cpu" or others:
-        raise UsageError("--schedule is for target cpu, without --about and --kernels")
+    if chosen.name != "cpu":
+        raise UsageError("--schedule is for target cpu")
     with Progress() as progress:
-        parsed = read_module(module, reading, progress)
+        parsed = read(progress)
         progress.report("passes")
         with blaming_faults(parsed, "hloc explain"):
             found = schedules_of(parsed, chosen, Options(passes=passes))
