@@ -38,14 +38,20 @@ def report_page(told: Report) -> str:
              ("edges", "Why kernels were not fused", edges_section(told)), ("passes", "Passes", passes_section(told)),
              ("compiling", "Compile time", compile_section(told)),
              ("collectives", "Collectives", collectives_section(told)), ("texts", "Code of the kernels", texts(told))]
-    shown = [(key, title, markup) for key, title, markup in parts if markup]
-    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown)
-    body = "\n".join([
-        f'<main class="report"><h1>{text(told.title)}</h1>', f'<nav aria-label="Sections"><ul>{links}</ul></nav>',
-        *(f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{title}</h2>{markup}</section>'
-          for key, title, markup in shown), "</main>"])
-    return page(f"report on {told.title}", body, scripts=[asset("report.js")], data={"memory-data": memory_data(told)},
+    return page(f"report on {told.title}", in_sections(told.title, parts), scripts=[asset("report.js")],
+                data={"memory-data": memory_data(told)},
                 styles=[asset("diff.css"), asset("charts.css"), asset("report.css")])
+
+
+def in_sections(title: str, parts: Iterable[tuple[str, str, str]]) -> str:
+    """The body of a page, with links to its sections. parts: id, title and markup of each; one of no markup is left
+    out."""
+    shown = [(key, head, markup) for key, head, markup in parts if markup]
+    links = "".join(f'<li><a href="#{key}">{head}</a></li>' for key, head, _ in shown)
+    return "\n".join([
+        f'<main class="report"><h1>{text(title)}</h1>', f'<nav aria-label="Sections"><ul>{links}</ul></nav>',
+        *(f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{head}</h2>{markup}</section>'
+          for key, head, markup in shown), "</main>"])
 
 
 # -- summary -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hloc.analysis.asynchronous import base_of
 from hloc.pages.page import asset, page, text
-from hloc.pages.report_page import Cells, table
+from hloc.pages.report_page import Cells, in_sections, table
 from hloc.pages.timeline_chart import timeline_chart
 from hloc.tools.formatting import size_text, time_text
 from hloc.tools.simulate.shapes import Shape
@@ -23,13 +23,7 @@ def simulate_page(told: Simulation, shapes: Sequence[Shape] = ()) -> str:
     parts = [("summary", "Summary", summary(told)), ("shapes", "Meshes", shapes_section(shapes)),
              ("timeline", "Timeline of one device", timeline(told)), ("traffic", "Axes and links", traffic(told)),
              ("collectives", "Collectives", collectives(told)), ("cluster", "The cluster", cluster(told))]
-    shown = [(key, title, markup) for key, title, markup in parts if markup]
-    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown)
-    body = "\n".join([
-        f'<main class="report"><h1>{text(told.title)}</h1>', f'<nav aria-label="Sections"><ul>{links}</ul></nav>',
-        *(f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{title}</h2>{markup}</section>'
-          for key, title, markup in shown), "</main>"])
-    return page(f"simulation of {told.title}", body,
+    return page(f"simulation of {told.title}", in_sections(told.title, parts),
                 styles=[asset("charts.css"), asset("report.css"), asset("simulate.css")])
 
 
