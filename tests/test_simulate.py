@@ -171,6 +171,16 @@ def test_meshes_that_do_not_fit_are_told(step):
     assert all(s.told is None and "16 devices, 8x A100 PCIe 8" in s.problem for s in found)
 
 
+def test_a_table_can_be_strict(tmp_path, capfd, monkeypatch):
+    """As a single mesh can: what each device would do as a whole is refused."""
+    (tmp_path / "m.hlo").write_text("ENTRY e { x = f32[8] parameter(0), sharding={devices=[2]<=[2]}\n"
+                                    "ROOT r = f32[8] reverse(x), dimensions={0}, sharding={devices=[2]<=[2]} }\n")
+    words = (str(tmp_path / "m.hlo"), "-c", "dgx-h100", "--table")
+    assert command(capfd, monkeypatch, *words)[2] == 0
+    _, err, code = command(capfd, monkeypatch, *words, "--strict")
+    assert code != 0 and "m.hlo:2:6: error: reverse %r reaches over all" in err
+
+
 @pytest.mark.parametrize("count, axes", [(1, 2), (12, 2), (64, 3), (97, 1)])
 def test_factorizations(count, axes):
     found = list(factorizations(count, axes, 1000))

@@ -80,7 +80,8 @@ def simulate_command(module, cluster, mesh, devices, as_table, overlap, combine,
         parsed = read_module(module, reading, progress)
         with blaming_faults(parsed, "hloc simulate"):
             if as_table:
-                shapes = mesh_shapes(parsed, devices, chosen, options=options, overlap=overlap == "on",
+                shapes = mesh_shapes(parsed, devices, chosen, title=module, options=options, overlap=overlap == "on",
+                                     strict=reading.strict,
                                      progress=lambda done, total: progress.report("meshes", done, total))
             else:
                 progress.report("simulate")

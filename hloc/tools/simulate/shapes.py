@@ -25,10 +25,11 @@ class Shape(NamedTuple):
     problem: str = ""
 
 
-def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, options: Options | None = None,
-                overlap: bool = True, progress: Callable[[int, int], None] | None = None) -> list[Shape]:
+def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, title: str = "",
+                options: Options | None = None, overlap: bool = True, strict: bool = False,
+                progress: Callable[[int, int], None] | None = None) -> list[Shape]:
     """Those that take least time first, those that cannot be last. devices: None: as many as the annotations have."""
-    divided = one_device(module)
+    divided = one_device(module, strict=strict)
     if divided.mesh is None:
         raise UsageError(f"{module.name} is partitioned already: its mesh has one shape",
                          hint="take the module as it was before it was partitioned")
@@ -42,7 +43,8 @@ def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, option
             progress(number, len(shapes))
         mesh = dict(zip(names, sizes))
         try:
-            found.append(Shape(mesh, simulate(module, mesh, cluster, options=options, overlap=overlap)))
+            found.append(Shape(mesh, simulate(module, mesh, cluster, title=title, options=options, overlap=overlap,
+                                              strict=strict)))
         except HlocError as error:
             found.append(Shape(mesh, None, error.message))
     return sorted(found, key=lambda s: s.told.timeline.total if s.told else math.inf)
