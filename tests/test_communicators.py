@@ -15,10 +15,12 @@ import pytest
 
 from hloc.api import compile_for_devices, load_compiled, optimize, plan
 from hloc.cli.main import cli
+from hloc.devices import with_device_counts
 from hloc.errors import HlocError, RunError, UnsupportedError, UsageError
 from hloc.evaluate.simulate import evaluate_devices, run_concurrently, simulated_devices, thread_devices
 from hloc.inputs import entry_parameters, random_arrays
 from hloc.kernels.plan import Collective, Launch, WhileLoop
+from hloc.ops.collectives import named_devices
 from hloc.targets import find
 from hloc.text import parse_module
 
@@ -168,6 +170,36 @@ def test_counts_and_meshes_of_the_command(folder):
             for d in devices]
     for (result,) in run_concurrently(devices, runs):
         np.testing.assert_allclose(result, x.T @ w[:, :4], rtol=1e-5, atol=1e-5)
+
+
+NAMED = """HloModule named
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+ENTRY e {
+  x = f32[8] parameter(0)
+  t = token[] after-all()
+  BODY
+}
+"""
+GROUPS, TRANSFER = "replica_groups={{0,1},{2,3}}", "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}}"
+COUNTS = [
+    ("ROOT r = f32[8] tanh(x)", 1, 1),
+    (f"ROOT r = f32[8] all-reduce(x), {GROUPS}, to_apply=add", 4, 1),
+    (f"ROOT r = f32[8] all-reduce(x), {GROUPS}, channel_id=1, to_apply=add", 4, 1),
+    (f"ROOT r = f32[8] all-reduce(x), {GROUPS}, channel_id=1, use_global_device_ids=true, to_apply=add", 1, 4),
+    ("ROOT r = f32[8] collective-permute(x), source_target_pairs={{0,2},{2,0}}", 3, 1),
+    ("ROOT r = f32[8] collective-permute(x), source_target_pairs={{0,2},{2,0}}, channel_id=1", 1, 3),
+    (f"ROOT r = (f32[8], u32[], token[]) send(x, t), channel_id=1, {TRANSFER}", 1, 3),
+    (f"""y = f32[8] all-reduce(x), {GROUPS}, to_apply=add
+  ROOT r = f32[8] all-reduce(y), {GROUPS}, channel_id=1, use_global_device_ids=true, to_apply=add""", 4, 1),
+]
+
+
+@pytest.mark.parametrize("body, replicas, partitions", COUNTS)
+def test_devices_are_those_that_collectives_name(body, replicas, partitions):
+    module = parse_module(NAMED.replace("BODY", body))
+    assert named_devices(module.instructions()) == (replicas, partitions)
+    counted = with_device_counts(module, replicas, partitions)
+    assert plan(counted, find("cpu")).devices == replicas * partitions
 
 
 def executables(text: str, count: int):

@@ -61,14 +61,20 @@ def _device_lists(instruction: Instruction, attribute: str) -> list[list[int]]:
 
 
 def named_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
-    """(replicas, partitions): one more than the largest numbers that collectives name, at least 1. For modules whose
-    header has no counts; raises UnsupportedError as device_groups does."""
-    most = [0, 0]
+    """(replicas, partitions) so many that there is every device that collectives name: for modules whose header has no
+    counts. Raises UnsupportedError as device_groups does."""
+    replicas = partitions = devices = 1
     for instruction in filter(meets_devices, instructions):
-        lists = _device_lists(instruction, "replica_groups") + _device_lists(instruction, "source_target_pairs")
-        mode = int(instruction.get("channel_id") is not None)
-        most[mode] = max(most[mode], *(n for group in lists for n in group), 0)
-    return most[0] + 1, most[1] + 1
+        lists = [*_device_lists(instruction, "replica_groups"), *_device_lists(instruction, "source_target_pairs"),
+                 *(transfer_pairs(instruction) or ())]
+        named = 1 + max((n for numbers in lists for n in numbers), default=0)
+        if instruction.opcode in ("send", "recv") or instruction.get("use_global_device_ids", False):
+            devices = max(devices, named)
+        elif instruction.get("channel_id") is None or instruction.opcode.removesuffix("-start") in _BOTH_MODES:
+            replicas = max(replicas, named)
+        else:
+            partitions = max(partitions, named)
+    return replicas, max(partitions, -(-devices // replicas))
 
 
 def device_groups(instruction: Instruction, replicas: int, partitions: int) -> list[list[int]]:
