@@ -609,3 +609,23 @@ def test_memory_explain_and_bench_of_devices(step, capsys):
     assert parts["parameters"] == 16 * 8 * 4
     with pytest.raises(UsageError, match="programs of one device"):
         said_by(capsys, "bench", "whole.hlo", "--devices", "2", "--against", "xla")
+
+
+SUMS = """HloModule sums
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+ENTRY main {
+  x = f32[300,500] parameter(0), sharding={devices=[1,2]<=[2]}
+  z = f32[] constant(0)
+  ROOT s = f32[300] reduce(x, z), dimensions={1}, to_apply=add
+}
+"""
+
+
+def test_schedules_are_those_of_each_device(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("sums.hlo").write_text(SUMS)
+    assert "250 iterations" in said_by(capsys, "explain", "sums.hlo", "--schedule", "--devices", "2")
+    Path("named.hlo").write_text(NAMED.replace("BODY", COUNTS[1][0]))
+    assert "no loop" in said_by(capsys, "explain", "named.hlo", "--schedule")
+    parts = json.loads(said_by(capsys, "memory", "named.hlo", "--json"))
+    assert parts["parameters"] == parts["results"] == 8 * 4
