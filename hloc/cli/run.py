@@ -43,7 +43,6 @@ from hloc.cli.run_devices import (
     run_on_devices,
     runs_whole,
     setting_for,
-    setting_for_compiled,
     show_outcomes,
 )
 from hloc.cli.run_trace import check_trace, write_device_traces, write_trace
@@ -142,58 +141,58 @@ def run_command(module, inputs, bound, output, target, devices, mesh, repeat, wa
         if isinstance(parsed, Executable):
             _for_compiled(module, parsed, target, {
                 "--devices": devices if parsed.devices == 1 else None, "--mesh": mesh, "--profile": profile,
-                "--trace": trace,
-                "--time-passes": time_passes, "--custom-call": custom_calls, "--infeed": infeeds,
-                "--recv": received, "--outfeed": outfeed,
-                "--fusion off": fusion == "off", "--exact or --f32": precision,
-                "--memory-limit": memory_limit, "--tuning": tuning, "--schedule": schedule, "--module": reading.choice,
-                "--elided": reading.elided, "--size": reading.sizes, "--strict": reading.strict})
+                "--trace": trace, "--time-passes": time_passes, "--custom-call": custom_calls, "--infeed": infeeds,
+                "--recv": received, "--outfeed": outfeed, "--fusion off": fusion == "off",
+                "--exact or --f32": precision, "--memory-limit": memory_limit, "--tuning": tuning,
+                "--schedule": schedule, "--module": reading.choice, "--elided": reading.elided,
+                "--size": reading.sizes, "--strict": reading.strict})
         options = Options(progress=progress.report, custom_calls=custom_call_table(custom_calls), transfers=transfers,
                           passes=pass_options(fusion, memory_limit, precision), profile=profile, tuning=tuning,
                           schedule=schedule_of(schedule), trace=turns if trace is not None else None,
                           timings=[] if time_passes else None)
-        setting = setting_for_compiled(parsed, devices) if isinstance(parsed, Executable) else setting_for(
-            parsed, devices, mesh, reading.strict)
-        several, whole = setting.devices, None
-        if several:
+        setting = setting_for(parsed, devices, mesh, reading.strict)
+        if setting.devices:
             _for_one_device({"--outfeed": outfeed, "--infeed": infeeds, "--recv": received})
         if warm_up is None:
             warm_up = int((repeat > 1 or profile) and not (infeeds or received or outfeed))
-        if several and trace is None and not profile and runs_whole(setting, (*inputs, output or "")):
-            from hloc.parallel import compile_divided
-            assert setting.divided is not None                   # as runs_whole says
-            whole, several = compile_divided(setting.divided, target, options), []
+        whole = _compiled_whole(setting, target, options, (*inputs, output or ""))
+        several = bool(setting.devices) and whole is None
         if several:
             _for_one_device({"--bind": bound})
             outcomes = _run_on_several(parsed, setting, target, options, inputs, output, trace, module, repeat, warm_up)
         else:
-            run = _run(parsed, target, options, inputs, repeat, warm_up, bound, whole)
-            if trace is not None:
-                write_trace(trace, run.exe, run.traces, module)
+            run = _run(parsed, target, options, inputs, trace, module, repeat, warm_up, bound, whole)
     if several:
         show_outcomes(outcomes, as_json, top)
-        if time_passes:
-            show_times(options.timings or [], options.stages, as_json, options.units)
-        return
-    if output:
-        write_outputs(Path(output), run.results)
-    if outfeed:
-        write_transfers(Path(outfeed), transfers)
-    _show(run, as_json, top)
+    else:
+        if output:
+            write_outputs(Path(output), run.results)
+        if outfeed:
+            write_transfers(Path(outfeed), transfers)
+        _show(run, as_json, top)
     if time_passes:
         show_times(options.timings or [], options.stages, as_json, options.units)
 
 
 class Run(NamedTuple):
     """times: seconds of each call; warm_up: of the untimed calls; steps: seconds of each call's steps, with
-    --profile; traces: when they ran, with --trace."""
+    --profile."""
 
     exe: Executable
     results: tuple[np.ndarray, ...]
     times: list[float]
     warm_up: list[float]
     steps: list | None
-    traces: list
+
+
+def _compiled_whole(setting: Setting, target: str, options, names: Sequence[str]) -> Executable | None:
+    """The program of all devices, from whole arrays to whole arrays; None where each device has arrays of its own, or
+    its steps are timed. names: of inputs and results."""
+    if options.times_steps or not runs_whole(setting, names):
+        return None
+    from hloc.parallel import compile_divided
+    assert setting.divided is not None                           # as runs_whole says
+    return compile_divided(setting.divided, target, options)
 
 
 def _run_on_several(parsed: Module, setting: Setting, target: str, options, inputs, output: str | None,
@@ -209,9 +208,9 @@ def _run_on_several(parsed: Module, setting: Setting, target: str, options, inpu
         return outcomes if options.profile and not output else joined_outcomes(setting, outcomes, output)
 
 
-def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound: tuple[str, ...] = (),
-         compiled: Executable | None = None) -> Run:
-    """compiled: what runs, where it is not what `parsed` becomes on one device."""
+def _run(parsed, target: str, options, inputs, trace: Path | None, path: str, repeat: int, warm_up: int,
+         bound: tuple[str, ...], compiled: Executable | None) -> Run:
+    """compiled: what runs, where it is not what `parsed` becomes on one device; trace: the file of --trace."""
     from hloc.api import compile
     from hloc.executable import Executable
     from hloc.inputs import entry_parameters
@@ -237,7 +236,9 @@ def _run(parsed, target: str, options, inputs, repeat: int, warm_up: int, bound:
         if noted:
             noted.clear()
     results, times = _timed(exe, arrays, repeat, steps, traces)
-    return Run(exe, results, times, before, steps, traces or [])
+    if trace is not None:
+        write_trace(trace, exe, traces or [], path)
+    return Run(exe, results, times, before, steps)
 
 
 def _with_arrays(exe: Executable, arrays_of: Callable, inputs: Sequence[str], fixed: dict[int, np.ndarray],

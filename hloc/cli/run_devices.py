@@ -53,9 +53,12 @@ class Setting(NamedTuple):
         return [device for device in self.devices if isinstance(device, SimulatedDevice)]
 
 
-def setting_for(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
+def setting_for(module: Module | Executable, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
     """One device of several under MPI; else `asked`, or those of `mesh`, or as many as the header of a module with
-    collectives says. An annotated module is partitioned."""
+    collectives says. An annotated module is partitioned. A compiled file is for as many as when it was compiled."""
+    from hloc.executable import Executable
+    if isinstance(module, Executable):
+        return setting_for_compiled(module, asked)
     if is_launched():
         if asked:
             raise UsageError("--devices simulates devices in one process; under MPI each process is one")
