@@ -15,31 +15,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from hloc.kernels import indexing
+from hloc.kernels import indexing, ir
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import (
-    INDEX,
-    SERIAL,
-    VECTOR,
-    Apply,
-    Assign,
-    Const,
-    Expr,
-    For,
-    If,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 from hloc.kernels.walks import parts
 
-NEVER = Const(0, "pred")            # a condition that is always false
+NEVER = ir.Const(0, "pred")            # a condition that is always false
 
 
 @dataclass
@@ -49,7 +29,7 @@ class Block:
 
     depth: int
     guard: bool = False
-    statements: list[Stmt] = field(default_factory=list)
+    statements: list[ir.Stmt] = field(default_factory=list)
     memo: dict = field(default_factory=dict)
 
 
@@ -77,7 +57,7 @@ class Builder:
     def block(self) -> Block:
         return self.chain[-1]
 
-    def body(self) -> tuple[Stmt, ...]:
+    def body(self) -> tuple[ir.Stmt, ...]:
         """The finished statements; all loops and guards are closed."""
         return tuple(self.chain[0].statements)
 
@@ -86,7 +66,7 @@ class Builder:
         self.counts[prefix] = number + 1
         return f"{prefix}{number}"
 
-    def append(self, statement: Stmt) -> None:
+    def append(self, statement: ir.Stmt) -> None:
         self.block.statements.append(statement)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
@@ -96,11 +76,11 @@ class Builder:
         self.chain.append(block)
         return block
 
-    def _close(self) -> tuple[Stmt, ...]:
+    def _close(self) -> tuple[ir.Stmt, ...]:
         return tuple(self.chain.pop().statements)
 
     @contextmanager
-    def loop(self, extent: int | Expr, kind: str = SERIAL, prefix: str = "i",
+    def loop(self, extent: int | ir.Expr, kind: str = ir.SERIAL, prefix: str = "i",
              high: int | None = None) -> Iterator[Index]:
         """A For; gives its counter. `high`: the greatest value of the counter where the extent is an expression."""
         if extent == 1:
@@ -113,7 +93,7 @@ class Builder:
         yield indexing.bounded(name, 0, max(1, greatest)) if greatest is not None else self.named(name)
         body = self._close()
         if body:                        # a window that contains only padding leaves no statements
-            self.append(For(name, extent, SERIAL if kind == VECTOR and has_loop(body) else kind, body))
+            self.append(ir.For(name, extent, ir.SERIAL if kind == ir.VECTOR and has_loop(body) else kind, body))
 
     def named(self, name: str) -> Index:
         """A counter with no known bound except that it is not negative."""
@@ -122,14 +102,14 @@ class Builder:
     def open_guard(self) -> None:
         self._open(guard=True)
 
-    def close_guard(self, condition: Expr) -> None:
+    def close_guard(self, condition: ir.Expr) -> None:
         body = self._close()
         if body and condition != NEVER:
             self.guards += 1
-            self.append(If(condition, body))
+            self.append(ir.If(condition, body))
 
     @contextmanager
-    def guard(self, conditions: list[Expr]) -> Iterator[None]:
+    def guard(self, conditions: list[ir.Expr]) -> Iterator[None]:
         """Statements that run only if all conditions are true; without conditions, always."""
         if not conditions:
             yield
@@ -140,11 +120,11 @@ class Builder:
         self.close_guard(condition)
 
     @contextmanager
-    def while_loop(self, condition: Expr) -> Iterator[None]:
+    def while_loop(self, condition: ir.Expr) -> Iterator[None]:
         """Statements that repeat while the condition is true, perhaps never."""
         self.open_guard()
         yield
-        self.append(While(condition, self._close()))
+        self.append(ir.While(condition, self._close()))
 
     @contextmanager
     def last(self, group: Index, groups: int, count: int) -> Iterator[None]:
@@ -152,31 +132,31 @@ class Builder:
         position = self.position(group)
         self.open_guard()
         yield
-        self.append(Last(position, groups, count, self._close()))
+        self.append(ir.Last(position, groups, count, self._close()))
 
     @staticmethod
-    def all_of(conditions: list[Expr]) -> Expr:
+    def all_of(conditions: list[ir.Expr]) -> ir.Expr:
         if NEVER in conditions:
             return NEVER
         result = conditions[0]
         for condition in conditions[1:]:
-            result = Apply("and", (result, condition), "pred")
+            result = ir.Apply("and", (result, condition), "pred")
         return result
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def level(self, expr: Expr) -> int:
+    def level(self, expr: ir.Expr) -> int:
         """Depth of the outermost block where all variables (and local arrays) of an expression are known."""
         deepest = 0
         stack = [expr]
         while stack:
             top = stack.pop()
-            if isinstance(top, Var):
+            if isinstance(top, ir.Var):
                 deepest = max(deepest, self.levels.get(top.name, 0))
-            elif isinstance(top, Load):
+            elif isinstance(top, ir.Load):
                 deepest = max(deepest, self.levels.get(top.buffer, 0))
                 stack.append(top.position)
-            elif isinstance(top, Apply):
+            elif isinstance(top, ir.Apply):
                 stack.extend(top.arguments)
         return deepest
 
@@ -187,40 +167,40 @@ class Builder:
                 return block
         return self.chain[0]
 
-    def let(self, expr: Expr, prefix: str = "t") -> Var | Const:
+    def let(self, expr: ir.Expr, prefix: str = "t") -> ir.Var | ir.Const:
         """A name for a value, bound as far out as possible; names and constants stay themselves."""
-        if isinstance(expr, (Var, Const)):
+        if isinstance(expr, (ir.Var, ir.Const)):
             return expr
         block = self.home(self.level(expr))
         name = self.fresh(prefix)
         self.levels[name] = block.depth
-        block.statements.append(Let(name, expr))
-        return Var(name, expr.type)
+        block.statements.append(ir.Let(name, expr))
+        return ir.Var(name, expr.type)
 
-    def bind(self, expr: Expr, prefix: str = "t") -> Var | Const:
+    def bind(self, expr: ir.Expr, prefix: str = "t") -> ir.Var | ir.Const:
         """A name in the current block for a value's current state, before an Assign changes its operands."""
-        if isinstance(expr, Const):
+        if isinstance(expr, ir.Const):
             return expr
         name = self.fresh(prefix)
         self.levels[name] = self.block.depth
-        self.append(Let(name, expr))
-        return Var(name, expr.type)
+        self.append(ir.Let(name, expr))
+        return ir.Var(name, expr.type)
 
-    def mutable(self, type: str, initial: Expr, reassociable: str = "", prefix: str = "v") -> Var:
+    def mutable(self, type: str, initial: ir.Expr, reassociable: str = "", prefix: str = "v") -> ir.Var:
         name = self.fresh(prefix)
         self.levels[name] = self.block.depth
-        self.append(Mutable(name, initial, reassociable))
+        self.append(ir.Mutable(name, initial, reassociable))
         self.mutables.add(name)
-        return Var(name, type)
+        return ir.Var(name, type)
 
-    def assign(self, variable: Var, value: Expr) -> None:
-        self.append(Assign(variable.name, value))
+    def assign(self, variable: ir.Var, value: ir.Expr) -> None:
+        self.append(ir.Assign(variable.name, value))
 
     def local(self, type: str, size: int, prefix: str = "row") -> str:
         """A private array; declared in the current block."""
         name = self.fresh(prefix)
         self.levels[name] = self.block.depth
-        self.append(Local(name, type, size))
+        self.append(ir.Local(name, type, size))
         return name
 
     @contextmanager
@@ -233,7 +213,7 @@ class Builder:
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
-    def position(self, index: Index) -> Expr:
+    def position(self, index: Index) -> ir.Expr:
         """The expression of an index; its divisions are hoisted out of the loops that do not change them."""
         return indexing.to_expr(self._without_divisions(index))
 
@@ -254,10 +234,10 @@ class Builder:
         inner = self._without_divisions(Index(*atom.inner))
         expr = indexing.to_expr(Index(((atom._replace(inner=inner), 1),)))
         bound = self.bind_index(expr, atom.low, atom.high)
-        self.home(self.level(Var(bound.terms[0][0].name, INDEX)) if bound.terms else 0).memo[atom] = bound
+        self.home(self.level(ir.Var(bound.terms[0][0].name, ir.INDEX)) if bound.terms else 0).memo[atom] = bound
         return bound
 
-    def bind_index(self, expr: Expr, low: int, high: int) -> Index:
+    def bind_index(self, expr: ir.Expr, low: int, high: int) -> Index:
         """An INDEX expression with known bounds as an Index; a repeated one keeps its name."""
         if low >= high:
             return indexing.constant(low)
@@ -266,34 +246,34 @@ class Builder:
             if key in block.memo:
                 return block.memo[key]
         name = self.let(expr, "p")
-        if isinstance(name, Const):
+        if isinstance(name, ir.Const):
             return indexing.constant(name.integer)
         bound = indexing.bounded(name.name, low, high)
-        if isinstance(expr, Apply) and self._stays(expr):
+        if isinstance(expr, ir.Apply) and self._stays(expr):
             self.home(self.levels[name.name]).memo[key] = bound
         return bound
 
-    def _stays(self, expr: Expr) -> bool:
+    def _stays(self, expr: ir.Expr) -> bool:
         """Whether an expression reads neither memory nor assigned variables."""
         read = list(parts([expr]))
-        return not any(isinstance(e, Load) or isinstance(e, Var) and e.name in self.mutables for e in read)
+        return not any(isinstance(e, ir.Load) or isinstance(e, ir.Var) and e.name in self.mutables for e in read)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def load(self, buffer: str, type: str, index: Index) -> Load:
+    def load(self, buffer: str, type: str, index: Index) -> ir.Load:
         self.accesses.append((buffer, index))
         self.loaded.add(buffer)
-        return Load(buffer, self.position(index), type)
+        return ir.Load(buffer, self.position(index), type)
 
-    def store(self, buffer: str, index: Index, value: Expr) -> None:
-        self.append(Store(buffer, self.position(index), value))
+    def store(self, buffer: str, index: Index, value: ir.Expr) -> None:
+        self.append(ir.Store(buffer, self.position(index), value))
 
 
-def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
+def within(index: Index, extent: int, builder: Builder) -> list[ir.Expr]:
     """The conditions for 0 <= index < extent that its bounds do not prove. The constant is on the other side, and
     the signs are flipped if all coefficients are negative, so that a loop's counter stands alone."""
     low, high = indexing.bounds(index)
-    conditions: list[Expr] = []
+    conditions: list[ir.Expr] = []
     if high < 0 or low >= extent:
         return [NEVER]
     moving = Index(index.terms)
@@ -303,7 +283,7 @@ def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
 
     def ask(op: str, bound: int) -> None:
         place = builder.position(indexing.scale(moving, sign))
-        conditions.append(Apply(op, (place, Const(sign * bound, INDEX)), "pred"))
+        conditions.append(ir.Apply(op, (place, ir.Const(sign * bound, ir.INDEX)), "pred"))
     if low < 0:
         ask(from_least, -index.constant)
     if high >= extent:
@@ -311,13 +291,13 @@ def within(index: Index, extent: int, builder: Builder) -> list[Expr]:
     return conditions
 
 
-def has_loop(statements: tuple[Stmt, ...]) -> bool:
+def has_loop(statements: tuple[ir.Stmt, ...]) -> bool:
     """Whether these statements contain a loop: then the loop around them cannot be a VECTOR loop."""
     stack = list(statements)
     while stack:
         top = stack.pop()
-        if isinstance(top, (For, While)):
+        if isinstance(top, (ir.For, ir.While)):
             return True
-        if isinstance(top, If):
+        if isinstance(top, ir.If):
             stack.extend(top.then + top.otherwise)
     return False

@@ -7,49 +7,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard, TypeVar
 
+from hloc.kernels import ir
 from hloc.kernels.indexing import sum_of
-from hloc.kernels.ir import (
-    SUM,
-    VECTOR,
-    Apply,
-    Assign,
-    Const,
-    Expr,
-    For,
-    If,
-    Last,
-    Let,
-    Load,
-    Mutable,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 
-S = TypeVar("S", bound=Stmt)
+S = TypeVar("S", bound=ir.Stmt)
 
 
-def operation(expr: Expr) -> Apply:
+def operation(expr: ir.Expr) -> ir.Apply:
     """An expression that is known to be an operation."""
-    assert isinstance(expr, Apply), expr
+    assert isinstance(expr, ir.Apply), expr
     return expr
 
 
-def lets_of(statements: Sequence[Stmt]) -> tuple[Let, ...] | None:
+def lets_of(statements: Sequence[ir.Stmt]) -> tuple[ir.Let, ...] | None:
     """The statements, if all are Lets."""
     return tuple(statements) if are_lets(statements) else None
 
 
-def are_lets(statements: Sequence[Stmt]) -> TypeGuard[Sequence[Let]]:
-    return all(isinstance(s, Let) for s in statements)
+def are_lets(statements: Sequence[ir.Stmt]) -> TypeGuard[Sequence[ir.Let]]:
+    return all(isinstance(s, ir.Let) for s in statements)
 
 
-def are_lets_and_stores(statements: Sequence[Stmt]) -> TypeGuard[Sequence[Let | Store]]:
-    return all(isinstance(s, (Let, Store)) for s in statements)
+def are_lets_and_stores(statements: Sequence[ir.Stmt]) -> TypeGuard[Sequence[ir.Let | ir.Store]]:
+    return all(isinstance(s, (ir.Let, ir.Store)) for s in statements)
 
 
-def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
+def walk(statements: Iterable[ir.Stmt]) -> Iterable[ir.Stmt]:
     """All statements, outer before inner, in order."""
     stack = [iter(statements)]
     while stack:
@@ -58,121 +41,122 @@ def walk(statements: Iterable[Stmt]) -> Iterable[Stmt]:
             stack.pop()
             continue
         yield statement
-        if isinstance(statement, If):
+        if isinstance(statement, ir.If):
             stack.append(iter(statement.then + statement.otherwise))
         elif (body := getattr(statement, "body", None)) is not None:      # also of statements of one target alone
             stack.append(iter(body))
 
 
-def expressions(statement: Stmt) -> list[Expr]:
+def expressions(statement: ir.Stmt) -> list[ir.Expr]:
     """The expressions of a statement itself, not of its body."""
     found = [getattr(statement, name, None) for name in ("value", "initial", "position", "condition", "extent")]
-    return [e for e in found if isinstance(e, (Const, Var, Load, Apply))]
+    return [e for e in found if isinstance(e, (ir.Const, ir.Var, ir.Load, ir.Apply))]
 
 
-def parts(roots: Iterable[Expr]) -> Iterable[Expr]:
+def parts(roots: Iterable[ir.Expr]) -> Iterable[ir.Expr]:
     """Expressions and all their subexpressions."""
     stack = list(roots)
     while stack:
         top = stack.pop()
         yield top
-        if isinstance(top, Load):
+        if isinstance(top, ir.Load):
             stack.append(top.position)
-        elif isinstance(top, Apply):
+        elif isinstance(top, ir.Apply):
             stack.extend(top.arguments)
 
 
-def loads(statements: Iterable[Stmt]) -> Iterable[Load]:
+def loads(statements: Iterable[ir.Stmt]) -> Iterable[ir.Load]:
     """All loads of statements, nested ones too."""
     for statement in walk(statements):
         for part in parts(expressions(statement)):
-            if isinstance(part, Load):
+            if isinstance(part, ir.Load):
                 yield part
 
 
-def stores(statements: Iterable[Stmt]) -> list[Store]:
+def stores(statements: Iterable[ir.Stmt]) -> list[ir.Store]:
     """All stores of statements, nested ones too."""
-    return [s for s in walk(statements) if isinstance(s, Store)]
+    return [s for s in walk(statements) if isinstance(s, ir.Store)]
 
 
-def defined(statements: Iterable[Stmt]) -> set[str]:
+def defined(statements: Iterable[ir.Stmt]) -> set[str]:
     """The names of Lets, Mutables and counters that statements define."""
-    return {s.name for s in walk(statements) if isinstance(s, (Let, Mutable, For))}
+    return {s.name for s in walk(statements) if isinstance(s, (ir.Let, ir.Mutable, ir.For))}
 
 
-def assigned(statements: Iterable[Stmt]) -> set[str]:
+def assigned(statements: Iterable[ir.Stmt]) -> set[str]:
     """The names of the Mutables that statements assign, nested ones too."""
-    return {s.name for s in walk(statements) if isinstance(s, Assign)}
+    return {s.name for s in walk(statements) if isinstance(s, ir.Assign)}
 
 
-def varying(statements: Iterable[Stmt]) -> set[str]:
+def varying(statements: Iterable[ir.Stmt]) -> set[str]:
     """The names that may have another value in each iteration of a loop over these statements: those that they define,
     and those that they assign to."""
     return defined(statements) | assigned(statements)
 
 
-def taken_in(s: Assign) -> Expr | None:
+def taken_in(s: ir.Assign) -> ir.Expr | None:
     """The term of an accumulator that is updated by one operation of itself and the term; None for other updates."""
-    if not isinstance(s.value, Apply) or len(s.value.arguments) != 2:
+    if not isinstance(s.value, ir.Apply) or len(s.value.arguments) != 2:
         return None
-    others = [a for a in s.value.arguments if not (isinstance(a, Var) and a.name == s.name)]
-    itself = any(isinstance(e, Var) and e.name == s.name for e in parts(others))
+    others = [a for a in s.value.arguments if not (isinstance(a, ir.Var) and a.name == s.name)]
+    itself = any(isinstance(e, ir.Var) and e.name == s.name for e in parts(others))
     return others[0] if len(others) == 1 and not itself else None
 
 
-def term_taken_in(s: Assign) -> Expr:
+def term_taken_in(s: ir.Assign) -> ir.Expr:
     """taken_in, of an accumulator that is known to have a term."""
     term = taken_in(s)
     assert term is not None
     return term
 
 
-def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+def with_parts(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
     """An expression with changed operands: the position of a Load, the arguments of an Apply."""
-    if isinstance(expr, Load):
+    if isinstance(expr, ir.Load):
         return expr._replace(position=change(expr.position))
-    if isinstance(expr, Apply) and expr.op == SUM:
+    if isinstance(expr, ir.Apply) and expr.op == ir.SUM:
         return sum_of(zip(map(change, expr.arguments), expr.immediate), expr.immediate[-1])
-    if isinstance(expr, Apply):
+    if isinstance(expr, ir.Apply):
         return expr._replace(arguments=tuple(map(change, expr.arguments)))
     return expr
 
 
-def with_expressions(statement: S, change: Callable[[Expr], Expr]) -> S:
+def with_expressions(statement: S, change: Callable[[ir.Expr], ir.Expr]) -> S:
     """A statement without a body, with its expressions changed."""
-    if isinstance(statement, (Let, Assign)):
+    if isinstance(statement, (ir.Let, ir.Assign)):
         return statement._replace(value=change(statement.value))     # type: ignore[return-value]    # of the same type
-    if isinstance(statement, Mutable):
+    if isinstance(statement, ir.Mutable):
         return statement._replace(initial=change(statement.initial))
-    if isinstance(statement, Store):
+    if isinstance(statement, ir.Store):
         return statement._replace(position=change(statement.position), value=change(statement.value))
     return statement
 
 
-def with_all_expressions(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:
+def with_all_expressions(statements: Iterable[ir.Stmt], change: Callable[[ir.Expr], ir.Expr]) -> tuple[ir.Stmt, ...]:
     """The statements with the expressions of all of them changed, in bodies too; the extents of loops stay."""
-    def one(s: Stmt) -> Stmt:
-        if isinstance(s, If):
-            return If(change(s.condition), *(with_all_expressions(b, change) for b in (s.then, s.otherwise)))
-        if isinstance(s, While):
+    def one(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.If):
+            return ir.If(change(s.condition), *(with_all_expressions(b, change) for b in (s.then, s.otherwise)))
+        if isinstance(s, ir.While):
             return s._replace(condition=change(s.condition), body=with_all_expressions(s.body, change))
-        if isinstance(s, For):
+        if isinstance(s, ir.For):
             return s._replace(body=with_all_expressions(s.body, change))
-        if isinstance(s, Last):
+        if isinstance(s, ir.Last):
             return s._replace(position=change(s.position), body=with_all_expressions(s.body, change))
         return with_expressions(s, change)
     return tuple(map(one, statements))
 
 
-def with_vector_loops(statements: Iterable[Stmt], change: Callable[[For], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+def with_vector_loops(statements: Iterable[ir.Stmt],
+                      change: Callable[[ir.For], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
     """The statements with every VECTOR loop, at any depth, replaced by the result of `change`."""
-    result: list[Stmt] = []
+    result: list[ir.Stmt] = []
     for s in statements:
-        if isinstance(s, For) and s.kind == VECTOR:
+        if isinstance(s, ir.For) and s.kind == ir.VECTOR:
             result += change(s)
-        elif isinstance(s, (For, While, Last)):
+        elif isinstance(s, (ir.For, ir.While, ir.Last)):
             result.append(s._replace(body=with_vector_loops(s.body, change)))
-        elif isinstance(s, If):
+        elif isinstance(s, ir.If):
             result.append(s._replace(then=with_vector_loops(s.then, change),
                                      otherwise=with_vector_loops(s.otherwise, change)))
         else:

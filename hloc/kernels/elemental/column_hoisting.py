@@ -15,24 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
+from hloc.kernels import ir
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import (
-    INDEX,
-    PARALLEL,
-    SERIAL,
-    VECTOR,
-    Apply,
-    Const,
-    Expr,
-    For,
-    Kernel,
-    Let,
-    Load,
-    Local,
-    Stmt,
-    Store,
-    Var,
-)
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import parts, with_expressions, with_parts
 from hloc.ops.table import SCALARS
@@ -44,10 +28,10 @@ PIECES_PER_CORE = 4             # blocks, at least
 COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS["divide"].cost)
 
 
-def with_blocks_of_rows(kernel: Kernel, cores: int) -> Kernel | None:
+def with_blocks_of_rows(kernel: ir.Kernel, cores: int) -> ir.Kernel | None:
     """The kernel with tables for blocks of its PARALLEL loop, if that loop contains rows and tables save work."""
     rows = kernel.body[-1] if kernel.body else None
-    if not isinstance(rows, For) or rows.kind != PARALLEL or (columns := columns_of(rows)) is None:
+    if not isinstance(rows, ir.For) or rows.kind != ir.PARALLEL or (columns := columns_of(rows)) is None:
         return None
     before = _lets_of(rows)
     alike = equal_rows(rows.name, rows.trip_count, before)
@@ -58,17 +42,17 @@ def with_blocks_of_rows(kernel: Kernel, cores: int) -> Kernel | None:
     return kernel._replace(body=(*kernel.body[:-1], tables.blocks(rows, before, block)))
 
 
-def with_tables_before_loops(kernel: Kernel) -> Kernel:
+def with_tables_before_loops(kernel: ir.Kernel) -> ir.Kernel:
     """The kernel with tables before SERIAL loops over rows, as in sums along columns."""
     body = _with_tables(kernel.body)
     return kernel if body == kernel.body else kernel._replace(body=body)
 
 
-def _with_tables(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    found: list[Stmt] = []
+def _with_tables(statements: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    found: list[ir.Stmt] = []
     for s in statements:
-        if isinstance(s, For) and s.kind != VECTOR:
-            columns = columns_of(s) if s.kind == SERIAL and isinstance(s.extent, int) and s.extent >= FEWEST_ROWS \
+        if isinstance(s, ir.For) and s.kind != ir.VECTOR:
+            columns = columns_of(s) if s.kind == ir.SERIAL and isinstance(s.extent, int) and s.extent >= FEWEST_ROWS \
                 else None
             tables = Tables(s, columns) if columns is not None else None
             if tables is not None and tables.are_worth():
@@ -79,21 +63,21 @@ def _with_tables(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(found)
 
 
-def columns_of(rows: For) -> For | None:
+def columns_of(rows: ir.For) -> ir.For | None:
     """The VECTOR loop over the columns of one row, if only Lets precede it."""
     *before, columns = rows.body or (None,)
-    if not (isinstance(columns, For) and columns.kind == VECTOR and isinstance(columns.extent, int)):
+    if not (isinstance(columns, ir.For) and columns.kind == ir.VECTOR and isinstance(columns.extent, int)):
         return None
-    simple = all(isinstance(s, Let) for s in before) and all(isinstance(s, (Let, Store)) for s in columns.body)
+    simple = all(isinstance(s, ir.Let) for s in before) and all(isinstance(s, (ir.Let, ir.Store)) for s in columns.body)
     return columns if simple and columns.extent <= LONGEST else None
 
 
-def _lets_of(rows: For) -> list[Let]:
+def _lets_of(rows: ir.For) -> list[ir.Let]:
     """What stands before the loop over the columns."""
-    return [s for s in rows.body[:-1] if isinstance(s, Let)]
+    return [s for s in rows.body[:-1] if isinstance(s, ir.Let)]
 
 
-def equal_rows(row: str, extent: int, lets: Iterable[Let]) -> int:
+def equal_rows(row: str, extent: int, lets: Iterable[ir.Let]) -> int:
     """How many consecutive rows have the same quotients by which `lets` divide the row's number; all, if none does."""
     divisors = [d for let in lets for d in _divisors(let.value, row)]
     return gcd(extent, *divisors)
@@ -105,118 +89,118 @@ def block_of(alike: int, extent: int, cores: int) -> int:
     return max((n for n in range(1, alike + 1) if alike % n == 0 and n <= most), default=0) if most else 0
 
 
-def _divisors(value: Expr, row: str) -> Iterator[int]:
+def _divisors(value: ir.Expr, row: str) -> Iterator[int]:
     for e in parts([value]):
-        if isinstance(e, Apply) and e.op == "divide" and _is_row(e.arguments[0], row) \
-                and isinstance(e.arguments[1], Const):
+        if isinstance(e, ir.Apply) and e.op == "divide" and _is_row(e.arguments[0], row) \
+                and isinstance(e.arguments[1], ir.Const):
             yield e.arguments[1].integer
 
 
-def _is_row(value: Expr, row: str) -> bool:
-    return isinstance(value, Var) and value.name == row
+def _is_row(value: ir.Expr, row: str) -> bool:
+    return isinstance(value, ir.Var) and value.name == row
 
 
 class Tables:
     """Values that depend on the column but not on the row. `fast`: the names that change from row to row; `moving`:
     those that change from column to column. alike: rows with the same quotient of the row's number by it; 0: none."""
 
-    def __init__(self, rows: For, columns: For, alike: int = 0):
-        self.row, self.alike, self.columns, self.column = rows.name, alike, columns, Var(columns.name, INDEX)
+    def __init__(self, rows: ir.For, columns: ir.For, alike: int = 0):
+        self.row, self.alike, self.columns, self.column = rows.name, alike, columns, ir.Var(columns.name, ir.INDEX)
         self.fast = {rows.name}
-        self.written = {s.buffer for s in columns.body if isinstance(s, Store)}
+        self.written = {s.buffer for s in columns.body if isinstance(s, ir.Store)}
         for let in _lets_of(rows):
             if self.is_fast(let.value):
                 self.fast.add(let.name)
-        self.inner: dict[str, Expr] = {}                # Lets of the columns' loop that are the same for all rows
+        self.inner: dict[str, ir.Expr] = {}                # Lets of the columns' loop that are the same for all rows
         self.moving = {columns.name}
         for s in columns.body:
-            if isinstance(s, Let) and self.is_fast(s.value):
+            if isinstance(s, ir.Let) and self.is_fast(s.value):
                 self.fast.add(s.name)
-            elif isinstance(s, Let):
+            elif isinstance(s, ir.Let):
                 self.inner[s.name] = s.value
                 self.moving.add(s.name)
-        self.values: dict[Expr, str] = {}
+        self.values: dict[ir.Expr, str] = {}
         self.body = [with_expressions(s, self.looked_up) for s in columns.body
-                     if isinstance(s, (Let, Store)) and not (isinstance(s, Let) and s.name in self.inner)]
+                     if isinstance(s, (ir.Let, ir.Store)) and not (isinstance(s, ir.Let) and s.name in self.inner)]
 
     def are_worth(self) -> bool:
         return 0 < len(self.values) <= MOST_TABLES
 
-    def is_fast(self, value: Expr) -> bool:
+    def is_fast(self, value: ir.Expr) -> bool:
         """Whether an expression changes from row to row; the row's number divided by enough rows does not."""
         stack = [value]
         while stack:
             e = stack.pop()
-            if isinstance(e, Var):
+            if isinstance(e, ir.Var):
                 if e.name in self.fast:
                     return True
-            elif isinstance(e, Load):
+            elif isinstance(e, ir.Load):
                 if e.buffer in self.written:
                     return True
                 stack.append(e.position)
-            elif isinstance(e, Apply):
+            elif isinstance(e, ir.Apply):
                 stack.extend(() if self.is_slow(e) else e.arguments)
         return False
 
-    def is_slow(self, value: Apply) -> bool:
+    def is_slow(self, value: ir.Apply) -> bool:
         """Whether this is the row's number divided by so many rows that it is constant within a block."""
         divisors = _divisors(value, self.row) if self.alike and value.op == "divide" else ()
         return any(d % self.alike == 0 for d in divisors)
 
-    def looked_up(self, value: Expr) -> Expr:
+    def looked_up(self, value: ir.Expr) -> ir.Expr:
         """The expression with loads from tables in place of the largest subexpressions that are worth one."""
-        if value.type != INDEX and not is_narrow(value.type) and not self.is_fast(value) and self.is_worth(value):
+        if value.type != ir.INDEX and not is_narrow(value.type) and not self.is_fast(value) and self.is_worth(value):
             name = self.values.setdefault(value, f"{self.column.name}_table{len(self.values)}")
-            return Load(name, self.column, value.type)
+            return ir.Load(name, self.column, value.type)
         return with_parts(value, self.looked_up)
 
-    def is_worth(self, value: Expr) -> bool:
+    def is_worth(self, value: ir.Expr) -> bool:
         """Whether this changes from column to column, and takes a division or more."""
         found, moves = False, False
         stack = [value]
         while stack:
             for e in parts([stack.pop()]):
-                if isinstance(e, Apply):
+                if isinstance(e, ir.Apply):
                     found |= e.op in COSTLY
-                elif isinstance(e, Var) and e.name in self.moving:
+                elif isinstance(e, ir.Var) and e.name in self.moving:
                     moves = True
                     if e.name in self.inner:
                         stack.append(self.inner[e.name])
         return found and moves
 
-    def blocks(self, rows: For, lets: Sequence[Let], block: int) -> For:
+    def blocks(self, rows: ir.For, lets: Sequence[ir.Let], block: int) -> ir.For:
         """The loop over blocks: the tables, and then the rows."""
-        number, place = Var(f"{rows.name}_block", INDEX), Var(f"{rows.name}_place", INDEX)
-        start = Let(f"{rows.name}_first", index_apply("multiply", number, Const(block, INDEX)))
-        slow = [with_expressions(let, lambda e: _with_row(e, rows.name, Var(start.name, INDEX)))
+        number, place = ir.Var(f"{rows.name}_block", ir.INDEX), ir.Var(f"{rows.name}_place", ir.INDEX)
+        start = ir.Let(f"{rows.name}_first", index_apply("multiply", number, ir.Const(block, ir.INDEX)))
+        slow = [with_expressions(let, lambda e: _with_row(e, rows.name, ir.Var(start.name, ir.INDEX)))
                 for let in lets if let.name not in self.fast]
-        here = Let(rows.name, index_apply("add", Var(start.name, INDEX), place))
-        each: tuple[Stmt, ...] = (here, *(let for let in lets if let.name in self.fast), self.reading())
-        body: tuple[Stmt, ...] = (start, *slow, *self.locals(), self.filling(), For(place.name, block, SERIAL, each))
+        here = ir.Let(rows.name, index_apply("add", ir.Var(start.name, ir.INDEX), place))
+        each: tuple[ir.Stmt, ...] = (here, *(let for let in lets if let.name in self.fast), self.reading())
+        body: tuple[ir.Stmt, ...] = (start, *slow, *self.locals(), self.filling(),
+                                     ir.For(place.name, block, ir.SERIAL, each))
         return rows._replace(name=number.name, extent=rows.trip_count // block, body=body)
 
-    def locals(self) -> list[Local]:
-        return [Local(name, value.type, self.columns.trip_count) for value, name in self.values.items()]
+    def locals(self) -> list[ir.Local]:
+        return [ir.Local(name, value.type, self.columns.trip_count) for value, name in self.values.items()]
 
-    def filling(self) -> For:
+    def filling(self) -> ir.For:
         """The loop that computes the tables."""
-        fill = (Store(name, self.column, value) for value, name in self.values.items())
-        return self.columns._replace(body=(*(Let(name, value) for name, value in self.inner.items()), *fill))
+        fill = (ir.Store(name, self.column, value) for value, name in self.values.items())
+        return self.columns._replace(body=(*(ir.Let(name, value) for name, value in self.inner.items()), *fill))
 
-    def reading(self) -> For:
+    def reading(self) -> ir.For:
         """The columns' loop with loads from the tables."""
         return self.columns._replace(body=(*self.needed(), *self.body))
 
-    def needed(self) -> tuple[Let, ...]:
+    def needed(self) -> tuple[ir.Let, ...]:
         """The Lets of the columns' loop that its rows still read."""
-        values = [e for s in self.body for e in (s.value, *([s.position] if isinstance(s, Store) else []))]
-        kept: list[Let] = []
-        for let in reversed([Let(name, value) for name, value in self.inner.items()]):
-            if any(isinstance(e, Var) and e.name == let.name for e in parts([*values, *(k.value for k in kept)])):
+        values = [e for s in self.body for e in (s.value, *([s.position] if isinstance(s, ir.Store) else []))]
+        kept: list[ir.Let] = []
+        for let in reversed([ir.Let(name, value) for name, value in self.inner.items()]):
+            if any(isinstance(e, ir.Var) and e.name == let.name for e in parts([*values, *(k.value for k in kept)])):
                 kept.append(let)
         return tuple(reversed(kept))
 
 
-def _with_row(value: Expr, row: str, other: Var) -> Expr:
+def _with_row(value: ir.Expr, row: str, other: ir.Var) -> ir.Expr:
     return other if _is_row(value, row) else with_parts(value, lambda part: _with_row(part, row, other))
-

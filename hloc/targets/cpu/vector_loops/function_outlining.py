@@ -23,24 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from hloc.kernels.ir import (
-    INDEX,
-    SERIAL,
-    VECTOR,
-    Apply,
-    Assign,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from hloc.kernels import ir
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import assigned, expressions, operation, parts, with_expressions, with_parts
 from hloc.machine import Machine
@@ -53,7 +36,7 @@ MOST_ROWS = 256                 # of one loop, with elements of 8 bytes: a quart
 ROW, ROUND = "row_", "round_to_"
 
 
-def function_outlining(kernel: Kernel, machine: Machine) -> Kernel:
+def function_outlining(kernel: ir.Kernel, machine: Machine) -> ir.Kernel:
     """The kernel with calls, if it has many functions."""
     if functions_in(kernel.body) <= MOST_INLINED:
         return kernel
@@ -62,30 +45,31 @@ def function_outlining(kernel: Kernel, machine: Machine) -> Kernel:
     return kernel._replace(body=tuple(_changed(kernel.body, change, itertools.count())))
 
 
-def _rounding(expr: Expr) -> Apply | None:
+def _rounding(expr: ir.Expr) -> ir.Apply | None:
     """A rounding to a narrow type and back, as one function; None for anything else."""
-    inner = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" and expr.type == "f32" else None
-    if not isinstance(inner, Apply) or inner.op != "convert" or not is_narrow(inner.type):
+    inner = expr.arguments[0] if isinstance(expr, ir.Apply) and expr.op == "convert" and expr.type == "f32" else None
+    if not isinstance(inner, ir.Apply) or inner.op != "convert" or not is_narrow(inner.type):
         return None
-    return Apply(f"{ROUND}{inner.type}", inner.arguments, "f32") if inner.arguments[0].type == "f32" else None
+    return ir.Apply(f"{ROUND}{inner.type}", inner.arguments, "f32") if inner.arguments[0].type == "f32" else None
 
 
-def _outside(statements: Iterable[Stmt]) -> Iterator[Expr]:
+def _outside(statements: Iterable[ir.Stmt]) -> Iterator[ir.Expr]:
     """The expressions outside of VECTOR loops."""
     for s in statements:
-        if not (isinstance(s, For) and s.kind == VECTOR):
+        if not (isinstance(s, ir.For) and s.kind == ir.VECTOR):
             yield from parts(expressions(s))
-            yield from _outside(s.then + s.otherwise if isinstance(s, If) else getattr(s, "body", ()))
+            yield from _outside(s.then + s.otherwise if isinstance(s, ir.If) else getattr(s, "body", ()))
 
 
-def _changed(statements: Iterable[Stmt], change: Callable[[Expr], Expr], numbers: Iterator[int]) -> Iterator[Stmt]:
+def _changed(statements: Iterable[ir.Stmt], change: Callable[[ir.Expr], ir.Expr],
+             numbers: Iterator[int]) -> Iterator[ir.Stmt]:
     for s in statements:
-        if isinstance(s, For) and s.kind == VECTOR:
+        if isinstance(s, ir.For) and s.kind == ir.VECTOR:
             yield from _Rows(s, f"{s.name}_{next(numbers)}").loops() or (s,)
-        elif isinstance(s, If):
-            yield If(change(s.condition), *(tuple(_changed(b, change, numbers)) for b in (s.then, s.otherwise)))
-        elif isinstance(s, (For, While)):
-            s = s._replace(condition=change(s.condition)) if isinstance(s, While) else s
+        elif isinstance(s, ir.If):
+            yield ir.If(change(s.condition), *(tuple(_changed(b, change, numbers)) for b in (s.then, s.otherwise)))
+        elif isinstance(s, (ir.For, ir.While)):
+            s = s._replace(condition=change(s.condition)) if isinstance(s, ir.While) else s
             yield s._replace(body=tuple(_changed(s.body, change, numbers)))
         else:
             yield with_expressions(s, change)
@@ -104,11 +88,11 @@ class _Rows:
     place    the rows of names; free: rows that are not read any more
     """
 
-    loop: For
+    loop: ir.For
     prefix: str
-    values: dict[str, Expr] = field(default_factory=dict)
+    values: dict[str, ir.Expr] = field(default_factory=dict)
     calls: set[str] = field(default_factory=set)
-    last: list[Stmt] = field(default_factory=list)
+    last: list[ir.Stmt] = field(default_factory=list)
     needs: dict[str, list[str]] = field(default_factory=dict)
     in_rows: set[str] = field(default_factory=set)
     steps: list[tuple[list[str], list[str]]] = field(default_factory=list)
@@ -117,9 +101,9 @@ class _Rows:
     types: dict[str, str] = field(default_factory=dict)
     free: dict[str, list[str]] = field(default_factory=dict)
 
-    def loops(self) -> tuple[Stmt, ...]:
+    def loops(self) -> tuple[ir.Stmt, ...]:
         """The loops that replace it; none if it has no functions, or must stay."""
-        is_straight = all(isinstance(s, (Let, Store, Assign)) for s in self.loop.body)
+        is_straight = all(isinstance(s, (ir.Let, ir.Store, ir.Assign)) for s in self.loop.body)
         if not is_straight or not self.name_functions():
             return ()
         self.schedule()
@@ -131,64 +115,64 @@ class _Rows:
     def name_functions(self) -> bool:
         """Find values and functions. False if there are none, or if the order of the body matters: loads from an array
         that was stored before, functions of values that are carried between iterations."""
-        names: dict[Expr, str] = {}
+        names: dict[ir.Expr, str] = {}
         changing, stored = assigned(self.loop.body), set()
         for s in self.loop.body:
             inside = list(parts(expressions(s)))
-            is_late = any(isinstance(e, Var) and e.name in changing for e in inside)
+            is_late = any(isinstance(e, ir.Var) and e.name in changing for e in inside)
             if is_late and any(map(is_called, inside)):
                 return False
-            if any(isinstance(e, Load) and e.buffer in stored for e in inside):
+            if any(isinstance(e, ir.Load) and e.buffer in stored for e in inside):
                 return False
-            guarded = {load for e in inside if isinstance(e, Apply) and e.op == "select"
-                       for load in parts(e.arguments[1:]) if isinstance(load, Load)}
+            guarded = {load for e in inside if isinstance(e, ir.Apply) and e.op == "select"
+                       for load in parts(e.arguments[1:]) if isinstance(load, ir.Load)}
             s = with_expressions(s, partial(self.named, guarded=guarded, names=names))
-            if isinstance(s, Let) and not is_late:
+            if isinstance(s, ir.Let) and not is_late:
                 self.values[s.name] = s.value
                 continue
             self.last.append(s)
-            if isinstance(s, Store):
+            if isinstance(s, ir.Store):
                 stored.add(s.buffer)
-            elif isinstance(s, Let):
+            elif isinstance(s, ir.Let):
                 changing.add(s.name)
         self.needs = {name: self.read([value]) for name, value in self.values.items()}
         return any(is_called(self.values[name]) for name in self.calls)
 
-    def named(self, expr: Expr, guarded: set[Load], names: dict[Expr, str]) -> Expr:
+    def named(self, expr: ir.Expr, guarded: set[ir.Load], names: dict[ir.Expr, str]) -> ir.Expr:
         """An expression with names for its functions, except functions of loads that only a condition allows."""
-        value = self.values.get(expr.name) if isinstance(expr, Var) else None
-        if isinstance(value, Var):
+        value = self.values.get(expr.name) if isinstance(expr, ir.Var) else None
+        if isinstance(value, ir.Var):
             return value
         expr = with_parts(expr, lambda e: self.named(e, guarded, names))
-        call: Apply | None = expr if is_called(expr) else _rounding(expr)
+        call: ir.Apply | None = expr if is_called(expr) else _rounding(expr)
         if call is None or any(e in guarded for e in parts([expr])):
             return expr
         expr = call._replace(arguments=tuple(map(self.argument, call.arguments)))
         if expr not in names:
             names[expr] = self.new(expr)
             self.calls.add(names[expr])
-        return Var(names[expr], expr.type)
+        return ir.Var(names[expr], expr.type)
 
-    def argument(self, expr: Expr) -> Expr:
+    def argument(self, expr: ir.Expr) -> ir.Expr:
         """A row, or a value that is the same for all elements."""
-        if isinstance(expr, Const) or isinstance(expr, Var) and expr.name not in self.values:
+        if isinstance(expr, ir.Const) or isinstance(expr, ir.Var) and expr.name not in self.values:
             return expr
-        name = expr.name if isinstance(expr, Var) else self.new(expr)
+        name = expr.name if isinstance(expr, ir.Var) else self.new(expr)
         self.in_rows.add(name)
-        return Var(name, expr.type)
+        return ir.Var(name, expr.type)
 
-    def new(self, value: Expr) -> str:
+    def new(self, value: ir.Expr) -> str:
         name = f"{self.prefix}_v{len(self.values)}"
         self.values[name] = value
         return name
 
-    def read(self, values: Iterable[Expr]) -> list[str]:
-        return list(dict.fromkeys(e.name for e in parts(values) if isinstance(e, Var) and e.name in self.values))
+    def read(self, values: Iterable[ir.Expr]) -> list[str]:
+        return list(dict.fromkeys(e.name for e in parts(values) if isinstance(e, ir.Var) and e.name in self.values))
 
     def is_repeated(self, name: str) -> bool:
         """Whether a value is recomputed at each use: positions, and loads from memory."""
         value = self.values[name]
-        return name not in self.in_rows and (value.type == INDEX or isinstance(value, (Load, Const, Var)))
+        return name not in self.in_rows and (value.type == ir.INDEX or isinstance(value, (ir.Load, ir.Const, ir.Var)))
 
     def behind(self, names: Iterable[str], done: set[str]) -> list[str]:
         """Names and all that they need, in order, up to functions and names that are done."""
@@ -252,7 +236,7 @@ class _Rows:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def made(self) -> list[For]:
+    def made(self) -> list[ir.For]:
         """The loops over the lanes of a block."""
         until: dict[str, int] = {}                      # the last step that reads a row
         computed: list[list[str]] = []                  # the names that each step's loop computes
@@ -264,36 +248,37 @@ class _Rows:
             for name in (*last, *calls, *computed[n]):
                 until.update(dict.fromkeys(self.needs[name], n))
             until.update(dict.fromkeys(last, n))
-        loops: list[For] = []
+        loops: list[ir.For] = []
         for n, (before, calls) in enumerate(self.steps):
             stored = [name for name in before if until.get(name, n) > n or name in self.in_rows]
-            stores = [Store(self.row(name), self.lane, self.kept(Var(name, self.values[name].type))) for name in stored]
+            stores = [ir.Store(self.row(name), self.lane, self.kept(ir.Var(name, self.values[name].type)))
+                      for name in stored]
             body = [*self.lets(computed[n], stored, n), *stores, *(self.last if n == len(self.steps) - 1 else ())]
             if stores or n == len(self.steps) - 1:
-                loops.append(self.loop_of(VECTOR, body))
+                loops.append(self.loop_of(ir.VECTOR, body))
             for name in calls:
-                loops.append(self.loop_of(SERIAL, [self.call(name)]))
+                loops.append(self.loop_of(ir.SERIAL, [self.call(name)]))
             for name in [name for name in self.place if until.get(name, -1) <= n]:
                 row = self.place.pop(name)
                 self.free.setdefault(self.types[row], []).append(row)
         return loops
 
     @property
-    def lane(self) -> Var:
+    def lane(self) -> ir.Var:
         """The counter of the next loop: later passes name arrays after the counters of their loops."""
-        return Var(f"{lane_of(self.loop).name}_{self.number}", INDEX)
+        return ir.Var(f"{lane_of(self.loop).name}_{self.number}", ir.INDEX)
 
-    def loop_of(self, kind: str, body: Iterable[Stmt]) -> For:
-        loop = For(self.lane.name, self.loop.extent, kind, tuple(body))
+    def loop_of(self, kind: str, body: Iterable[ir.Stmt]) -> ir.For:
+        loop = ir.For(self.lane.name, self.loop.extent, kind, tuple(body))
         self.number += 1
         return loop
 
-    def lets(self, computed: list[str], stored: list[str], step: int) -> list[Let]:
+    def lets(self, computed: list[str], stored: list[str], step: int) -> list[ir.Let]:
         """Lets for the rows that a loop reads, and for the values that it computes."""
         last = self.read_last() if step == len(self.steps) - 1 else []
         read = dict.fromkeys(n for name in computed for n in self.needs[name]) | dict.fromkeys(last)
         in_rows = [n for n in read if n not in computed]
-        return [*(Let(n, self.from_row(n)) for n in in_rows), *(Let(n, self.values[n]) for n in computed)]
+        return [*(ir.Let(n, self.from_row(n)) for n in in_rows), *(ir.Let(n, self.values[n]) for n in computed)]
 
     def row(self, name: str) -> str:
         """A row for a value."""
@@ -306,16 +291,16 @@ class _Rows:
         return row
 
     @staticmethod
-    def kept(value: Expr) -> Expr:
-        return Apply("convert", (value,), "s32") if value.type == "pred" else value
+    def kept(value: ir.Expr) -> ir.Expr:
+        return ir.Apply("convert", (value,), "s32") if value.type == "pred" else value
 
-    def from_row(self, name: str) -> Expr:
-        load = Load(self.place[name], self.lane, self.types[self.place[name]])
+    def from_row(self, name: str) -> ir.Expr:
+        load = ir.Load(self.place[name], self.lane, self.types[self.place[name]])
         is_pred = self.values[name].type == "pred"
-        return Apply("compare_ne", (load, Const(0, "s32")), "pred") if is_pred else load
+        return ir.Apply("compare_ne", (load, ir.Const(0, "s32")), "pred") if is_pred else load
 
-    def call(self, name: str) -> Store:
+    def call(self, name: str) -> ir.Store:
         call = operation(self.values[name])
-        arguments = tuple(self.from_row(a.name) if isinstance(a, Var) and a.name in self.values else a
+        arguments = tuple(self.from_row(a.name) if isinstance(a, ir.Var) and a.name in self.values else a
                           for a in call.arguments)
-        return Store(self.row(name), self.lane, call._replace(op=ROW + call.op, arguments=arguments))
+        return ir.Store(self.row(name), self.lane, call._replace(op=ROW + call.op, arguments=arguments))

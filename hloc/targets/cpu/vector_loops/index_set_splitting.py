@@ -20,24 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import ir
 from hloc.kernels.affine import Along
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import (
-    INDEX,
-    VECTOR,
-    Apply,
-    Assign,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Mutable,
-    Stmt,
-    Store,
-    Var,
-)
 from hloc.kernels.walks import operation, parts, walk, with_expressions, with_parts
 from hloc.machine import Machine
 
@@ -48,32 +33,32 @@ MOST_STATEMENTS = 500       # of all parts together
 FIRST_BEYOND = {"compare_lt": 0, "compare_ge": 0, "compare_le": 1, "compare_gt": 1}    # start of the second side - c
 
 
-def index_set_splitting(kernel: Kernel, machine: Machine) -> Kernel:
+def index_set_splitting(kernel: ir.Kernel, machine: Machine) -> ir.Kernel:
     """The kernel without conditions on the counters of VECTOR loops, if that takes few more loops."""
     return kernel._replace(body=_statements(kernel.body))
 
 
-def _statements(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
+def _statements(statements: Iterable[ir.Stmt]) -> tuple[ir.Stmt, ...]:
+    result: list[ir.Stmt] = []
     for s in statements:
-        if isinstance(s, For):
-            result += _parts(s) if s.kind == VECTOR else [s._replace(body=_statements(s.body))]
+        if isinstance(s, ir.For):
+            result += _parts(s) if s.kind == ir.VECTOR else [s._replace(body=_statements(s.body))]
         else:
             result.append(s)
     return tuple(result)
 
 
-def _parts(loop: For) -> list[Stmt]:
+def _parts(loop: ir.For) -> list[ir.Stmt]:
     """The loops that replace one; the loop itself if there is no gain."""
     inside = list(walk(loop.body))
-    simple = all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in inside)
+    simple = all(isinstance(s, (ir.Let, ir.Mutable, ir.Assign, ir.Store, ir.If)) for s in inside)
     is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
     if simple and not is_short and len(inside) <= MOST_STATEMENTS // 2 and (sides := _sides(loop, inside)):
         return sides
     if not isinstance(loop.extent, int) or not simple:
         return [loop]
-    conditions = [s.condition for s in inside if isinstance(s, If)]
-    places = {_first_beyond(e, loop.name) for e in parts(conditions) if isinstance(e, Apply)}
+    conditions = [s.condition for s in inside if isinstance(s, ir.If)]
+    places = {_first_beyond(e, loop.name) for e in parts(conditions) if isinstance(e, ir.Apply)}
     cuts = [0, *sorted(c for c in places if c is not None and 0 < c < loop.extent), loop.extent]
     lengths = [b - a for a, b in zip(cuts, cuts[1:])]
     is_tiny = loop.extent <= MOST_PARTS                 # almost every condition is constant in each part
@@ -81,42 +66,42 @@ def _parts(loop: For) -> list[Stmt]:
     if not 1 < len(lengths) <= MOST_PARTS or not (is_tiny or max(lengths) >= _shortest(inside)) \
             or len(lengths) * len(inside) > most:
         return [loop]
-    return [For(_counter(loop.name, first), n, VECTOR, _known(loop.body, loop.name, first, n))
+    return [ir.For(_counter(loop.name, first), n, ir.VECTOR, _known(loop.body, loop.name, first, n))
             for first, n in zip(cuts, lengths)]
 
 
-def _shortest(statements: list[Stmt]) -> int:
+def _shortest(statements: list[ir.Stmt]) -> int:
     """The minimum length of the longest part."""
-    stored = [ELEMENT_TYPES[s.value.type].bits for s in statements if isinstance(s, Store)]
+    stored = [ELEMENT_TYPES[s.value.type].bits for s in statements if isinstance(s, ir.Store)]
     return SHORTEST_NARROW if stored and max(stored) < 32 else SHORTEST
 
 
-def _sides(loop: For, inside: list[Stmt]) -> list[Stmt]:
+def _sides(loop: ir.For, inside: list[ir.Stmt]) -> list[ir.Stmt]:
     """Two loops for one all of whose conditions compare with one boundary; none if they compare with more."""
-    conditions = [s.condition for s in inside if isinstance(s, If)]
-    asked = {(c.op, c.arguments) for c in conditions if isinstance(c, Apply)}
-    if not all(isinstance(c, Apply) for c in conditions) \
+    conditions = [s.condition for s in inside if isinstance(s, ir.If)]
+    asked = {(c.op, c.arguments) for c in conditions if isinstance(c, ir.Apply)}
+    if not all(isinstance(c, ir.Apply) for c in conditions) \
             or sorted(op for op, _ in asked) != ["compare_ge", "compare_lt"] or len({of for _, of in asked}) != 1:
         return []
     _, (place, bound) = asked.pop()
     along = Along(loop)
     still = along.start(place)
-    if along.step(place) != 1 or isinstance(still, Const) or not isinstance(bound, Const):
+    if along.step(place) != 1 or isinstance(still, ir.Const) or not isinstance(bound, ir.Const):
         return []
-    left, none = index_apply("subtract", bound, still), Const(0, INDEX)
-    most = Const(loop.extent, INDEX) if isinstance(loop.extent, int) else loop.extent
-    cut = Let(f"{loop.name}_cut", Apply("minimum", (Apply("maximum", (left, none), INDEX), most), INDEX))
-    before, rest = Var(cut.name, INDEX), f"{loop.name}_rest"
-    here = Let(loop.name, index_apply("add", before, Var(rest, INDEX)))
-    return [cut, For(loop.name, before, VECTOR, _on_side(loop.body, "compare_lt")),
-            For(rest, index_apply("subtract", most, before), VECTOR, (here, *_on_side(loop.body, "compare_ge")))]
+    left, none = index_apply("subtract", bound, still), ir.Const(0, ir.INDEX)
+    most = ir.Const(loop.extent, ir.INDEX) if isinstance(loop.extent, int) else loop.extent
+    cut = ir.Let(f"{loop.name}_cut", ir.Apply("minimum", (ir.Apply("maximum", (left, none), ir.INDEX), most), ir.INDEX))
+    before, rest = ir.Var(cut.name, ir.INDEX), f"{loop.name}_rest"
+    here = ir.Let(loop.name, index_apply("add", before, ir.Var(rest, ir.INDEX)))
+    return [cut, ir.For(loop.name, before, ir.VECTOR, _on_side(loop.body, "compare_lt")),
+            ir.For(rest, index_apply("subtract", most, before), ir.VECTOR, (here, *_on_side(loop.body, "compare_ge")))]
 
 
-def _on_side(statements: Iterable[Stmt], op: str) -> tuple[Stmt, ...]:
+def _on_side(statements: Iterable[ir.Stmt], op: str) -> tuple[ir.Stmt, ...]:
     """The statements where each condition of this kind is true, and every other one is false."""
-    result: list[Stmt] = []
+    result: list[ir.Stmt] = []
     for s in statements:
-        if isinstance(s, If):
+        if isinstance(s, ir.If):
             result += _on_side(s.then if operation(s.condition).op == op else s.otherwise, op)
         else:
             result.append(s)
@@ -128,19 +113,19 @@ def _counter(name: str, first: int) -> str:
     return f"{name}_{first}" if first else name
 
 
-def _first_beyond(condition: Apply, name: str) -> int | None:
+def _first_beyond(condition: ir.Apply, name: str) -> int | None:
     """The first counter value that a comparison separates from those before."""
-    if condition.op not in FIRST_BEYOND or condition.arguments[0] != Var(name, INDEX):
+    if condition.op not in FIRST_BEYOND or condition.arguments[0] != ir.Var(name, ir.INDEX):
         return None
     bound = condition.arguments[1]
-    return bound.integer + FIRST_BEYOND[condition.op] if isinstance(bound, Const) else None
+    return bound.integer + FIRST_BEYOND[condition.op] if isinstance(bound, ir.Const) else None
 
 
-def _known(statements: Iterable[Stmt], name: str, first: int, count: int) -> tuple[Stmt, ...]:
+def _known(statements: Iterable[ir.Stmt], name: str, first: int, count: int) -> tuple[ir.Stmt, ...]:
     """The statements for counters from `first` on, as a loop from 0."""
-    result: list[Stmt] = []
+    result: list[ir.Stmt] = []
     for s in statements:
-        if not isinstance(s, If):
+        if not isinstance(s, ir.If):
             result.append(with_expressions(s, lambda e: _moved(e, name, first)))
             continue
         condition = _decided(s.condition, name, first, count)
@@ -148,13 +133,13 @@ def _known(statements: Iterable[Stmt], name: str, first: int, count: int) -> tup
         if isinstance(condition, bool):
             result += then if condition else otherwise
         else:
-            result.append(If(_moved(condition, name, first), then, otherwise))
+            result.append(ir.If(_moved(condition, name, first), then, otherwise))
     return tuple(result)
 
 
-def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
+def _decided(condition: ir.Expr, name: str, first: int, count: int) -> ir.Expr | bool:
     """The remaining condition for `count` iterations from `first` on; True or False if it is constant."""
-    if not isinstance(condition, Apply):
+    if not isinstance(condition, ir.Apply):
         return condition
     beyond = _first_beyond(condition, name)
     if beyond is not None and (beyond <= first or beyond >= first + count):
@@ -168,8 +153,8 @@ def _decided(condition: Expr, name: str, first: int, count: int) -> Expr | bool:
     return left[0] if len(left) == 1 else condition._replace(arguments=tuple(left))
 
 
-def _moved(expr: Expr, name: str, first: int) -> Expr:
+def _moved(expr: ir.Expr, name: str, first: int) -> ir.Expr:
     """An expression of the whole loop's counter, in terms of a part's counter."""
-    if first and expr == Var(name, INDEX):
-        return index_apply("add", Var(_counter(name, first), INDEX), Const(first, INDEX))
+    if first and expr == ir.Var(name, ir.INDEX):
+        return index_apply("add", ir.Var(_counter(name, first), ir.INDEX), ir.Const(first, ir.INDEX))
     return with_parts(expr, lambda part: _moved(part, name, first))

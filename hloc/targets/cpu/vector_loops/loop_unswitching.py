@@ -14,20 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloc.kernels.ir import (
-    Apply,
-    Assign,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Mutable,
-    Stmt,
-    Store,
-    Var,
-)
+from hloc.kernels import ir
 from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
 from hloc.machine import Machine
 
@@ -38,14 +25,14 @@ OPPOSITE = {"compare_lt": "compare_ge", "compare_ge": "compare_lt", "compare_le"
             "compare_gt": "compare_le", "compare_eq": "compare_ne", "compare_ne": "compare_eq"}
 
 
-def loop_unswitching(kernel: Kernel, machine: Machine) -> Kernel:
+def loop_unswitching(kernel: ir.Kernel, machine: Machine) -> ir.Kernel:
     """The kernel without loop-invariant conditions in VECTOR loops that have several of them."""
     return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: (_by_cases(loop),)))
 
 
-def _by_cases(loop: For) -> Stmt:
+def _by_cases(loop: ir.For) -> ir.Stmt:
     """The loops that replace one, under conditions; the loop itself if it has few conditions or too many."""
-    if not all(isinstance(s, (Let, Mutable, Assign, Store, If)) for s in walk(loop.body)):
+    if not all(isinstance(s, (ir.Let, ir.Mutable, ir.Assign, ir.Store, ir.If)) for s in walk(loop.body)):
         return loop
     conditions = len(set(_conditions(loop)))
     if conditions < FEWEST_CONDITIONS and not (conditions and _loads_halves(loop)):
@@ -54,13 +41,13 @@ def _by_cases(loop: For) -> Stmt:
     return made if made is not None and sum(1 for _ in walk([made])) <= MOST_STATEMENTS else loop
 
 
-def _loads_halves(loop: For) -> bool:
+def _loads_halves(loop: ir.For) -> bool:
     """Whether f16 is read under a condition: its rows are vectorized if they are read whole (half_conversion.py)."""
-    return any(isinstance(e, Load) and e.type == "f16" for s in walk(loop.body) if isinstance(s, If)
+    return any(isinstance(e, ir.Load) and e.type == "f16" for s in walk(loop.body) if isinstance(s, ir.If)
                for inner in walk([s]) for e in parts(expressions(inner)))
 
 
-def _case(loop: For, left: list[int]) -> Stmt | None:
+def _case(loop: ir.For, left: list[int]) -> ir.Stmt | None:
     """A loop whose first condition is moved around it, in both cases; None if `left` splits are not enough. They are
     counted on the way down: n nested conditions may give 2^n cases."""
     condition = next(iter(_conditions(loop)), None)
@@ -75,42 +62,42 @@ def _case(loop: For, left: list[int]) -> Stmt | None:
         if case is None:
             return None
         branches.append((case,))
-    return If(condition, *branches)
+    return ir.If(condition, *branches)
 
 
-def _conditions(loop: For) -> Iterable[Expr]:
+def _conditions(loop: ir.For) -> Iterable[ir.Expr]:
     """The loop-invariant conditions, in order."""
     inside = list(walk(loop.body))
-    changing = {loop.name, *(s.name for s in inside if isinstance(s, (Let, Mutable, Assign)))}
+    changing = {loop.name, *(s.name for s in inside if isinstance(s, (ir.Let, ir.Mutable, ir.Assign)))}
     for s in inside:
-        if isinstance(s, If) and not any(isinstance(e, Load) or isinstance(e, Var) and e.name in changing
+        if isinstance(s, ir.If) and not any(isinstance(e, ir.Load) or isinstance(e, ir.Var) and e.name in changing
                                          for e in parts([s.condition])):
             yield s.condition
 
 
-def _known(statements: Iterable[Stmt], condition: Expr, value: bool) -> tuple[Stmt, ...]:
+def _known(statements: Iterable[ir.Stmt], condition: ir.Expr, value: bool) -> tuple[ir.Stmt, ...]:
     """The statements where a condition is known to be true, or false."""
-    result: list[Stmt] = []
+    result: list[ir.Stmt] = []
     for s in statements:
-        if not isinstance(s, If):
+        if not isinstance(s, ir.If):
             result.append(s)
             continue
         then, otherwise = (_known(branch, condition, value) for branch in (s.then, s.otherwise))
         decided = _decided(s.condition, condition, value)
         if decided is None:
-            result.append(If(s.condition, then, otherwise))
+            result.append(ir.If(s.condition, then, otherwise))
         else:
             result += then if decided else otherwise
     return tuple(result)
 
 
-def _decided(asked: Expr, condition: Expr, value: bool) -> bool | None:
+def _decided(asked: ir.Expr, condition: ir.Expr, value: bool) -> bool | None:
     """Whether a condition is true if another one is true, or false; None if that does not decide it."""
     if asked == condition:
         return value
-    if isinstance(asked, Apply) and asked.op in OPPOSITE and asked._replace(op=OPPOSITE[asked.op]) == condition:
+    if isinstance(asked, ir.Apply) and asked.op in OPPOSITE and asked._replace(op=OPPOSITE[asked.op]) == condition:
         return not value
-    if isinstance(asked, Apply) and asked.op == "and" and any(_decided(a, condition, value) is False
+    if isinstance(asked, ir.Apply) and asked.op == "and" and any(_decided(a, condition, value) is False
                                                               for a in asked.arguments):
         return False
     return None

@@ -19,21 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
+from hloc.kernels import ir
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import (
-    INDEX,
-    VECTOR,
-    Apply,
-    Const,
-    For,
-    Kernel,
-    Let,
-    Load,
-    Local,
-    Stmt,
-    Store,
-    Var,
-)
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, with_vector_loops
 from hloc.machine import Machine
@@ -48,61 +35,63 @@ LEAST_WORK = 12                 # operations per element
 FUNCTION, ROUNDING = 12, 6      # operations of a function, and to round to a narrow type
 
 
-def tail_overlap(kernel: Kernel, machine: Machine) -> Kernel:
+def tail_overlap(kernel: ir.Kernel, machine: Machine) -> ir.Kernel:
     """The kernel with rows of whole vectors."""
     numbers = count()            # of arrays, as adjacent loops may have counters with the same name
     return kernel._replace(body=with_vector_loops(
         kernel.body, lambda loop: _whole(loop, numbers) if _is_worth(loop) else (loop,)))
 
 
-def _is_worth(loop: For) -> bool:
+def _is_worth(loop: ir.For) -> bool:
     """Whether this is a short row with a remainder, of independent, expensive elements."""
     if not isinstance(loop.extent, int) or not LANES < loop.extent <= LONGEST or loop.extent % LANES < LEAST_REST:
         return False
-    straight = all(isinstance(s, (Let, Store)) for s in loop.body)
+    straight = all(isinstance(s, (ir.Let, ir.Store)) for s in loop.body)
     is_call = row_call(loop, ExpressionPrinter()) is not None
     return straight and not _reads_own_stores(loop) and not is_call and _work(loop) >= LEAST_WORK
 
 
-def _reads_own_stores(loop: For) -> bool:
+def _reads_own_stores(loop: ir.For) -> bool:
     """Whether a statement loads from an array that one before it stores to: the last vector would load too early."""
     stored: set[str] = set()
     for s in loop.body:
-        if any(isinstance(e, Load) and e.buffer in stored for e in parts(expressions(s))):
+        if any(isinstance(e, ir.Load) and e.buffer in stored for e in parts(expressions(s))):
             return True
-        stored |= {s.buffer} if isinstance(s, Store) else set()
+        stored |= {s.buffer} if isinstance(s, ir.Store) else set()
     return False
 
 
-def _work(loop: For) -> int:
-    done = [e for s in _needed(loop.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
+def _work(loop: ir.For) -> int:
+    done = [e for s in _needed(loop.body) for e in parts(expressions(s))
+            if isinstance(e, ir.Apply) and e.type != ir.INDEX]
     narrow = sum(ROUNDING for e in done if e.op == "convert" and is_narrow(e.type))
     return narrow + sum(FUNCTION if is_heavy(e) else 1 for e in done if e.op != "convert")
 
 
-def _whole(loop: For, numbers: Iterator[int]) -> tuple[Stmt, ...]:
+def _whole(loop: ir.For, numbers: Iterator[int]) -> tuple[ir.Stmt, ...]:
     """The loops that replace it."""
     extent = loop.trip_count
     whole = extent // LANES * LANES
-    lane = Var(f"{loop.name}_lane", INDEX)
+    lane = ir.Var(f"{loop.name}_lane", ir.INDEX)
     if extent - whole == HALF:
-        here = Let(loop.name, index_apply("add", lane, Const(whole, INDEX)))
-        return loop._replace(extent=whole), For(lane.name, HALF, VECTOR, (here, *loop.body))
-    here = Let(loop.name, index_apply("add", lane, Const(extent - LANES, INDEX)))
-    arrays = {s: Local(f"{loop.name}_last{next(numbers)}", s.value.type, LANES) for s in loop.body
-              if isinstance(s, Store)}
-    first = (Store(arrays[s].name, lane, s.value) if s in arrays else s for s in loop.body)
-    stores = tuple(s._replace(value=Load(arrays[s].name, lane, s.value.type)) if s in arrays else s for s in loop.body)
-    return (*arrays.values(), For(lane.name, LANES, VECTOR, (here, *first)), loop._replace(extent=whole),
-            For(lane.name, LANES, VECTOR, (here, *_needed(stores))))
+        here = ir.Let(loop.name, index_apply("add", lane, ir.Const(whole, ir.INDEX)))
+        return loop._replace(extent=whole), ir.For(lane.name, HALF, ir.VECTOR, (here, *loop.body))
+    here = ir.Let(loop.name, index_apply("add", lane, ir.Const(extent - LANES, ir.INDEX)))
+    arrays = {s: ir.Local(f"{loop.name}_last{next(numbers)}", s.value.type, LANES) for s in loop.body
+              if isinstance(s, ir.Store)}
+    first = (ir.Store(arrays[s].name, lane, s.value) if s in arrays else s for s in loop.body)
+    stores = tuple(s._replace(value=ir.Load(arrays[s].name, lane, s.value.type)) if s in arrays else s
+                   for s in loop.body)
+    return (*arrays.values(), ir.For(lane.name, LANES, ir.VECTOR, (here, *first)), loop._replace(extent=whole),
+            ir.For(lane.name, LANES, ir.VECTOR, (here, *_needed(stores))))
 
 
-def _needed(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def _needed(statements: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
     """All but unused names: their uses were moved into other loops, or into the last vector."""
     names: set[str] = set()
-    kept: list[Stmt] = []
+    kept: list[ir.Stmt] = []
     for s in reversed(statements):
-        if not isinstance(s, Let) or s.name in names:
-            names.update(e.name for e in parts(expressions(s)) if isinstance(e, Var))
+        if not isinstance(s, ir.Let) or s.name in names:
+            names.update(e.name for e in parts(expressions(s)) if isinstance(e, ir.Var))
             kept.append(s)
     return tuple(reversed(kept))

@@ -14,31 +14,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import ir
 from hloc.kernels.indexing import operations_of
-from hloc.kernels.ir import (
-    INDEX,
-    PARALLEL,
-    VECTOR,
-    Apply,
-    Assign,
-    Atomic,
-    Barrier,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Shared,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.machine import Machine
 from hloc.ops.table import SCALARS
@@ -69,7 +46,7 @@ TOTAL = 10                          # instructions of a reduction over a warp
 ARRIVAL = 4                         # loads that take as long as to find out whether a team is the last one
 
 
-def loop_work(kernel: Kernel, gpu: Machine) -> Work:
+def loop_work(kernel: ir.Kernel, gpu: Machine) -> Work:
     """The Work of a kernel as it is printed for this GPU."""
     form = form_of(distributed(kernel, gpu), gpu)
     start = geometry_of(form, kernel.name, gpu)
@@ -82,15 +59,15 @@ class _Count:
     def __init__(self, form: Form, blocks: int, threads: int) -> None:
         kernel = form.kernel
         self.form = form
-        self.lets: dict[str, Expr] = {}
+        self.lets: dict[str, ir.Expr] = {}
         self.buffers = {b.name: b for b in kernel.buffers}
         self.accesses: list[Access] = []
         self.counts: dict[str, float] = {}
         self.shared, self.joining = 0, 0.0
         self.widths = Widths(form.team, self.buffers) if form.team else None
-        self.packed: dict[Load | Store | Atomic, int] = {}      # vector accesses of the current loop -> elements
-        loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
-        body: tuple[Stmt, ...] = loop.body if loop else kernel.body
+        self.packed: dict[ir.Load | ir.Store | ir.Atomic, int] = {}     # vectors of the current loop -> elements
+        loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
+        body: tuple[ir.Stmt, ...] = loop.body if loop else kernel.body
         counters: tuple[tuple[str, int], ...] = ((loop.name, loop.trip_count),) if loop else ()
         before = tuple(s for s in kernel.body if s is not loop) if loop else ()
         if form.team:
@@ -98,10 +75,10 @@ class _Count:
             self.threads = Threads(blocks, threads, form.team.rows, form.team.teams, form.team.threads, counters)
         else:
             inner = loop.body[0] if loop and len(loop.body) == 1 else None
-            if isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int):
+            if isinstance(inner, ir.For) and inner.kind == ir.VECTOR and isinstance(inner.extent, int):
                 counters, body = (*counters, (inner.name, inner.extent)), inner.body
             self.threads = Threads(blocks, threads, math.prod(n for _, n in counters), threads, 1, counters)
-        self.in_registers = {s.name for s in walk(body) if isinstance(s, Local) and s.size <= LARGEST_UNROLLED} \
+        self.in_registers = {s.name for s in walk(body) if isinstance(s, ir.Local) and s.size <= LARGEST_UNROLLED} \
             if form.team else set()
         self.count(before, Scope(0, self.threads.lanes))
         self.rounds = self.count(body, Scope(1, self.threads.lanes))
@@ -126,67 +103,68 @@ class _Count:
 
     # -- statements: each method records instructions and accesses, and returns the number of dependent loads ------
 
-    def count(self, statements: Iterable[Stmt], scope: Scope) -> float:
+    def count(self, statements: Iterable[ir.Stmt], scope: Scope) -> float:
         rounds, deepest = 0.0, 0
         levels: dict[str, int] = {}
         for s in statements:
-            if isinstance(s, (For, Spread)):
+            if isinstance(s, (ir.For, Spread)):
                 rounds += self.loop(s, scope)
-            elif isinstance(s, While):
+            elif isinstance(s, ir.While):
                 rounds += self.search(s, scope)
             elif isinstance(s, Scan):
                 rounds += self.scan(s, scope)
-            elif isinstance(s, If):
+            elif isinstance(s, ir.If):
                 rounds += self.branch(s, scope)
-            elif isinstance(s, Last):
+            elif isinstance(s, ir.Last):
                 self.add("atomic", 1, scope._replace(lanes=1))
                 self.joining += ARRIVAL + self.count(s.body, scope._replace(trips=scope.trips / s.count))
             elif isinstance(s, Total):
                 self.add("shuffle", TOTAL, scope)
-            elif isinstance(s, Barrier):
+            elif isinstance(s, ir.Barrier):
                 self.add("barrier", 1, scope)
-            elif isinstance(s, Shared):
+            elif isinstance(s, ir.Shared):
                 self.shared += s.size * ELEMENT_TYPES[s.type].bytes
-            elif isinstance(s, (Let, Mutable, Assign, Store, Atomic)):
+            elif isinstance(s, (ir.Let, ir.Mutable, ir.Assign, ir.Store, ir.Atomic)):
                 deepest = max(deepest, self.simple(s, scope, levels))
         return rounds + deepest
 
-    def simple(self, s: Let | Mutable | Assign | Store | Atomic, scope: Scope, levels: dict[str, int]) -> int:
+    def simple(self, s: ir.Let | ir.Mutable | ir.Assign | ir.Store | ir.Atomic, scope: Scope,
+               levels: dict[str, int]) -> int:
         """levels: the number of dependent loads before each name."""
-        if isinstance(s, (Let, Mutable)):
-            self.lets[s.name] = s.value if isinstance(s, Let) else s.initial
+        if isinstance(s, (ir.Let, ir.Mutable)):
+            self.lets[s.name] = s.value if isinstance(s, ir.Let) else s.initial
         level = 0
         for e in expressions(s):
             self.expression(e, scope)
             level = max(level, self.level(e, levels))
-        if isinstance(s, (Store, Atomic)):
+        if isinstance(s, (ir.Store, ir.Atomic)):
             if s.buffer in self.buffers:
                 self.accesses.append(Access(s.buffer, s.position, scope, False))
             if s.buffer not in self.in_registers:
-                self.add("atomic" if isinstance(s, Atomic) else "access", 1 / self.packed.get(s, 1), scope)
+                self.add("atomic" if isinstance(s, ir.Atomic) else "access", 1 / self.packed.get(s, 1), scope)
         else:
             levels[s.name] = level
         return level
 
-    def level(self, expr: Expr, levels: Mapping[str, int]) -> int:
+    def level(self, expr: ir.Expr, levels: Mapping[str, int]) -> int:
         """The longest chain of dependent loads in an expression."""
-        if isinstance(expr, Var):
+        if isinstance(expr, ir.Var):
             return levels.get(expr.name, 0)
-        if isinstance(expr, Load):
+        if isinstance(expr, ir.Load):
             return self.level(expr.position, levels) + (expr.buffer in self.buffers)
-        return max((self.level(a, levels) for a in expr.arguments), default=0) if isinstance(expr, Apply) else 0
+        return max((self.level(a, levels) for a in expr.arguments), default=0) if isinstance(expr, ir.Apply) else 0
 
-    def expression(self, expr: Expr, scope: Scope) -> None:
+    def expression(self, expr: ir.Expr, scope: Scope) -> None:
         for part in parts([expr]):
-            if isinstance(part, Load):
+            if isinstance(part, ir.Load):
                 if part.buffer not in self.in_registers:
                     self.add("access", 1 / self.packed.get(part, 1), scope)
                     self.add("alu", 0.5 / self.packed.get(part, 1), scope)
                 if part.buffer in self.buffers:
                     self.accesses.append(Access(part.buffer, part.position, scope, True))
-            elif isinstance(part, Apply):
+            elif isinstance(part, ir.Apply):
                 cost = instructions(part)
-                self.add("special" if part.type != INDEX and part.op in INSTRUCTIONS else "alu", cost, scope)
+                self.add("special" if part.type != ir.INDEX and part.op in INSTRUCTIONS else "alu", cost, scope)
 
     def add(self, kind: str, count: float, scope: Scope) -> None:
         """Adds `count` instructions of a lane per trip, as warp instructions of the whole kernel."""
@@ -194,20 +172,20 @@ class _Count:
         warps = units / WARP if alone else units * math.ceil(scope.lanes / WARP)
         self.counts[kind] = self.counts.get(kind, 0.0) + count * scope.trips * warps
 
-    def branch(self, s: If, scope: Scope) -> float:
+    def branch(self, s: ir.If, scope: Scope) -> float:
         self.expression(s.condition, scope)
         inside = scope._replace(lanes=1) if s.condition == FIRST_LANE else scope
-        waits = any(isinstance(p, Load) for p in parts([s.condition]))
+        waits = any(isinstance(p, ir.Load) for p in parts([s.condition]))
         return max(self.count(body, inside) for body in (s.then, s.otherwise)) + waits
 
-    def search(self, s: While, scope: Scope) -> float:
+    def search(self, s: ir.While, scope: Scope) -> float:
         inside = scope._replace(trips=scope.trips * UNKNOWN_TRIPS, loops=(*scope.loops, ("", UNKNOWN_TRIPS, False)))
         self.expression(s.condition, inside)
         return (self.count(s.body, inside) + 1) * UNKNOWN_TRIPS
 
-    def loop(self, s: For | Spread, scope: Scope) -> float:
+    def loop(self, s: ir.For | Spread, scope: Scope) -> float:
         shared = isinstance(s, Spread)
-        counters: tuple[tuple[str, int | Expr], ...] = s.counters if isinstance(s, Spread) else ((s.name, s.extent),)
+        counters: tuple[tuple[str, int | ir.Expr], ...] = s.counters if isinstance(s, Spread) else ((s.name, s.extent),)
         extents = [self.trips(n) for _, n in counters]
         total, lanes = math.prod(extents), self.threads.lanes if shared else 1
         loops = (*scope.loops, *((name, n, shared) for (name, _), n in zip(counters, extents)))
@@ -217,27 +195,27 @@ class _Count:
         self.packed = {}
         return self.repeated(s, {name for name, _ in counters}, math.ceil(total / lanes), rounds)
 
-    def trips(self, extent: int | Expr) -> int:
+    def trips(self, extent: int | ir.Expr) -> int:
         """The trip count of a loop; of one that ends at a minimum, at most its constant."""
-        value = self.lets.get(extent.name) if isinstance(extent, Var) else extent
-        if isinstance(value, Apply) and value.op == "minimum":
-            value = next((a for a in value.arguments if isinstance(a, Const)), value)
-        return value if isinstance(value, int) else value.integer if isinstance(value, Const) else UNKNOWN_TRIPS
+        value = self.lets.get(extent.name) if isinstance(extent, ir.Var) else extent
+        if isinstance(value, ir.Apply) and value.op == "minimum":
+            value = next((a for a in value.arguments if isinstance(a, ir.Const)), value)
+        return value if isinstance(value, int) else value.integer if isinstance(value, ir.Const) else UNKNOWN_TRIPS
 
-    def repeated(self, s: For | Spread, counters: set[str], steps: int, rounds: float) -> float:
+    def repeated(self, s: ir.For | Spread, counters: set[str], steps: int, rounds: float) -> float:
         """Rounds of a loop of `steps` iterations with `rounds` dependent loads each."""
         inside: list[Own] = list(walk(s.body))
-        if any(isinstance(i, (While, Scan, Barrier, Atomic, Total)) or isinstance(i, (For, Spread)) and not is_flat(i)
-               for i in inside):
+        if any(isinstance(i, (ir.While, Scan, ir.Barrier, ir.Atomic, Total))
+               or isinstance(i, (ir.For, Spread)) and not is_flat(i) for i in inside):
             return steps * rounds
         spreads = [i for i in inside if isinstance(i, Spread)]
         slots, packs = math.prod(i.slots for i in spreads), [self.packs(i) for i in spreads]
-        if any(isinstance(i, Store) and i.buffer in self.buffers for i in inside):
+        if any(isinstance(i, ir.Store) and i.buffer in self.buffers for i in inside):
             width = max(1, self.packs_width(s)) if isinstance(s, Spread) else 1
             return math.ceil(steps / width) * rounds * slots
         if any(is_choice(p) for i in inside for p in parts(expressions(i))):
             return rounds if isinstance(s, Spread) and s.slots else steps * rounds
-        loads = [p for i in inside for p in parts(expressions(i)) if isinstance(p, Load) and p.buffer in self.buffers
+        loads = [p for i in inside for p in parts(expressions(i)) if isinstance(p, ir.Load) and p.buffer in self.buffers
                  and counters & names(p.position, self.lets)]
         if not loads:
             return rounds
@@ -259,7 +237,7 @@ class _Count:
 
     def scan(self, s: Scan, scope: Scope) -> float:
         total, guard = math.prod(n for _, n in s.counters), s.body[-1]
-        assert isinstance(guard, If)
+        assert isinstance(guard, ir.If)
         loops = (*scope.loops, *((name, n, True) for name, n in s.counters))
         looks = scope._replace(trips=scope.trips * total / WARP, loops=loops)
         rounds = self.count(s.body[:-1], looks)
@@ -269,14 +247,14 @@ class _Count:
         return (rounds + 1) * math.ceil(total / LOOKED_AT) + more * hits
 
 
-def is_flat(loop: For | Spread) -> bool:
+def is_flat(loop: ir.For | Spread) -> bool:
     """Whether compilers unroll it completely."""
     return isinstance(loop, Spread) and 0 < loop.slots <= LARGEST_UNROLLED
 
 
-def instructions(part: Apply) -> float:
+def instructions(part: ir.Apply) -> float:
     """Approximate instructions of one operation."""
-    if part.type == INDEX:
+    if part.type == ir.INDEX:
         return QUOTIENT if part.op in ("divide", "remainder") else 0.5 * operations_of(part)
     if part.op == "convert":
         return 1 if ELEMENT_TYPES[part.type].bytes >= 4 else 2

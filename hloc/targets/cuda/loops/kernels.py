@@ -14,27 +14,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import ir
 from hloc.kernels.affine import Affine
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import (
-    INDEX,
-    PARALLEL,
-    VECTOR,
-    Apply,
-    Barrier,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Store,
-    Tile,
-    Var,
-    While,
-)
 from hloc.kernels.walks import loads, walk, with_all_expressions, with_expressions
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter, c_type, expression
@@ -68,7 +50,7 @@ LARGEST_BLOCK = 1024
 MOST_INLINED = 32                       # functions of a kernel
 
 
-def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
+def kernel_source(kernel: ir.Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits if that is enough (index_width.py)."""
     kernel = distributed(kernel, gpu)
     form = form_of(kernel, gpu)
@@ -76,12 +58,12 @@ def kernel_source(kernel: Kernel, name: str, gpu: Machine) -> tuple[str, Geometr
     return "\n".join([*definitions(kernel.body, ExpressionPrinter()), text]), geometry_of(form, name, gpu)
 
 
-def distributed(kernel: Kernel, gpu: Machine) -> Kernel:
+def distributed(kernel: ir.Kernel, gpu: Machine) -> ir.Kernel:
     """The kernel rewritten for threads: scatters by owners or atomics, quotients by multiplication."""
     return with_scatter_owners(with_atomics(with_fast_division(with_functions_called(kernel))), gpu)
 
 
-def with_functions_called(kernel: Kernel) -> Kernel:
+def with_functions_called(kernel: ir.Kernel) -> ir.Kernel:
     """The kernel with calls of functions if it has many: ptxas takes 11 ms for each inlined one."""
     if functions_in(kernel.body) <= MOST_INLINED:
         return kernel
@@ -91,13 +73,13 @@ def with_functions_called(kernel: Kernel) -> Kernel:
 class Form(NamedTuple):
     """How a kernel is distributed over threads: by tiles, by vectors or by teams; else one thread per iteration."""
 
-    kernel: Kernel
+    kernel: ir.Kernel
     tiling: Tiling | None = None
     vectors: Vectors | None = None
     team: TeamKernel | None = None
 
 
-def form_of(kernel: Kernel, gpu: Machine) -> Form:
+def form_of(kernel: ir.Kernel, gpu: Machine) -> Form:
     """The form in which a kernel of distributed() is printed."""
     space = space_of(kernel)
     tiling = find_tiling(kernel, space) if space else None
@@ -140,29 +122,29 @@ def team_geometry(team: TeamKernel, name: str, gpu: Machine) -> Geometry:
     return Geometry(name, (blocks, 1, 1), (team.threads * team.teams, 1, 1))
 
 
-def thread_geometry(kernel: Kernel, name: str, gpu: Machine) -> Geometry:
+def thread_geometry(kernel: ir.Kernel, name: str, gpu: Machine) -> Geometry:
     """A thread per iteration, up to a few blocks per SM; a grid-stride loop covers the remaining iterations."""
     threads = threads_of(kernel)
     blocks = max(1, min((threads + THREADS - 1) // THREADS, gpu.cores * BLOCKS_PER_SM))
     return Geometry(name, (blocks, 1, 1), (min(THREADS, -(-max(1, threads) // WARP) * WARP), 1, 1))
 
 
-def threads_of(kernel: Kernel) -> int:
+def threads_of(kernel: ir.Kernel) -> int:
     """Iterations of the PARALLEL loop, times those of a VECTOR loop that is its whole body: the printer fuses them."""
-    loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+    loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
     if loop is None:
         return 1
-    inner = loop.body[0] if len(loop.body) == 1 and isinstance(loop.body[0], For) else None
-    joined = inner is not None and inner.kind == VECTOR and isinstance(inner.extent, int)
+    inner = loop.body[0] if len(loop.body) == 1 and isinstance(loop.body[0], ir.For) else None
+    joined = inner is not None and inner.kind == ir.VECTOR and isinstance(inner.extent, int)
     return loop.trip_count * (inner.trip_count if inner is not None and joined else 1)
 
 
-def print_team_kernel(kernel: Kernel, team: TeamKernel, name: str, index: str) -> str:
+def print_team_kernel(kernel: ir.Kernel, team: TeamKernel, name: str, index: str) -> str:
     """A whole kernel for teams, as a function called `name`."""
     printer = TeamPrinter(CUDA, index=index, team=team, kernel=kernel)
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
-    last = next((s for s in walk(team.body) if isinstance(s, Last)), None)
+    last = next((s for s in walk(team.body) if isinstance(s, ir.Last)), None)
     if last is not None:
         printer.arrived = f"{name}_arrived"
         printer.line(0, f"__device__ unsigned {printer.arrived}[{last.groups}];")
@@ -202,19 +184,19 @@ class TeamPrinter(StatementPrinter):
     """Prints the statements that the lanes of a team execute together."""
 
     team: TeamKernel = field(kw_only=True)
-    kernel: Kernel = field(kw_only=True)
+    kernel: ir.Kernel = field(kw_only=True)
     arrived: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         self.buffers = {b.name: b for b in self.kernel.buffers}
         self.widths = Widths(self.team, self.buffers)
 
-    def barrier(self, s: Barrier, indent: int) -> None:
+    def barrier(self, s: ir.Barrier, indent: int) -> None:
         self.line(indent, "__syncwarp();" if self.team.threads == WARP else "__syncthreads();")
 
     def total(self, s: Total, indent: int) -> None:
         type = c_type(s.type)
-        joined = self.expression(Apply(s.op, (Var("a", s.type), Var("b", s.type)), s.type))
+        joined = self.expression(ir.Apply(s.op, (ir.Var("a", s.type), ir.Var("b", s.type)), s.type))
         join = f"[]({type} a, {type} b) -> {type} {{ return {joined}; }}"
         if self.team.threads == WARP:
             self.line(indent, f"{s.name} = hloc_warp_total({s.name}, {join});")
@@ -243,7 +225,7 @@ class TeamPrinter(StatementPrinter):
     def scan(self, s: Scan, indent: int) -> None:
         """Each lane evaluates the condition of its iterations; a ballot gives the results to all lanes."""
         count, guard = _product(s.counters), s.body[-1]
-        assert isinstance(guard, If)
+        assert isinstance(guard, ir.If)
         parts = LOOKED_AT // WARP
         self.line(indent, f"for ({self.index} first = 0; first < {count}; first += {LOOKED_AT}) {{")
         self.line(indent + 1, "unsigned long long left = 0;")
@@ -265,16 +247,16 @@ class TeamPrinter(StatementPrinter):
         self.line(indent + 1, "}")
         self.line(indent, "}")
 
-    def last(self, s: Last, indent: int) -> None:
+    def last(self, s: ir.Last, indent: int) -> None:
         kind = "warp" if self.team.threads == WARP else "block"
         place = f"&{self.arrived}[{self.expression(s.position)}]"
         self.line(indent, f"if (hloc_last_{kind}({place}, {s.count})) {{")
         self.statements(s.body, indent + 1)
         self.line(indent, "}")
 
-    def loop(self, s: For, indent: int) -> None:
+    def loop(self, s: ir.For, indent: int) -> None:
         """A loop that all lanes run together; the vectors of several iterations are loaded at once."""
-        inside = [i for i in s.body if not isinstance(i, Let)]
+        inside = [i for i in s.body if not isinstance(i, ir.Let)]
         if len(inside) == 1 and isinstance(inside[0], Spread) and (packs := self.widths.of(inside[0])) and packs.loads \
                 and isinstance(s.extent, int):
             self.line(indent, f"#pragma unroll {min(s.extent, VECTORS_AT_ONCE)}")
@@ -304,16 +286,16 @@ class TeamPrinter(StatementPrinter):
         width, (name, inner) = packs.width, s.counters[-1]
         assert isinstance(inner, int)                       # as `widths` says
         along = len(s.counters) == 1 or inner % width == 0      # whether a vector lies in one line of the nest
-        first = index_apply("multiply", Var("vector", INDEX), Const(width, INDEX))
+        first = index_apply("multiply", ir.Var("vector", ir.INDEX), ir.Const(width, ir.INDEX))
         if len(s.counters) > 1 and along:
             self.line(indent, f"const {self.index} point = {self.expression(first)};")
             self.counters(s._replace(counters=(*s.counters[:-1], (f"{name}_first", inner))), indent)
-            first = Var(f"{name}_first", INDEX)
-        places: dict[Load, Expr] = {}
+            first = ir.Var(f"{name}_first", ir.INDEX)
+        places: dict[ir.Load, ir.Expr] = {}
         for n, (load, form) in enumerate(packs.loads.items()):
             type = f"hloc_pack<{c_type(load.type)}, {width}>"
             self.line(indent, f"const {type} x{n} = *(const {type} *)&{load.buffer}[{_place(form, first)}];")
-            places[load] = Load(f"x{n}.at", Var("part", INDEX), load.type)
+            places[load] = ir.Load(f"x{n}.at", ir.Var("part", ir.INDEX), load.type)
         stores = list(packs.stores)
         types = [f"hloc_pack<{c_type(self.buffers[store.buffer].type)}, {width}>" for store in stores]
         for n, type in enumerate(types):
@@ -329,8 +311,8 @@ class TeamPrinter(StatementPrinter):
             self.line(indent + 1, f"const {self.index} slot = some * {width} + part;")
         for statement in s.body:
             new = with_expressions(statement, lambda e: with_loads(e, places))
-            if isinstance(statement, Store) and isinstance(new, Store) and statement in packs.stores:
-                new = Store(f"y{stores.index(statement)}.at", Var("part", INDEX), new.value)
+            if isinstance(statement, ir.Store) and isinstance(new, ir.Store) and statement in packs.stores:
+                new = ir.Store(f"y{stores.index(statement)}.at", ir.Var("part", ir.INDEX), new.value)
             self.statements([new], indent + 1)
         self.line(indent, "}")
         for n, (store, form) in enumerate(packs.stores.items()):
@@ -338,7 +320,7 @@ class TeamPrinter(StatementPrinter):
 
     def unrolled(self, s: Spread, extent) -> int:
         """The unroll factor: enough iterations that their loads in flight are AT_ONCE bytes, also for narrow types."""
-        if not isinstance(extent, int) or any(isinstance(inner, (For, While)) for inner in walk(s.body)):
+        if not isinstance(extent, int) or any(isinstance(inner, (ir.For, ir.While)) for inner in walk(s.body)):
             return 1
         widths = [ELEMENT_TYPES[load.type].bytes for load in loads(s.body)]
         return min(extent // self.team.threads, AT_ONCE // min(widths)) if widths else 1
@@ -375,15 +357,16 @@ class TeamPrinter(StatementPrinter):
         self.line(indent, f"const {self.index} {', '.join(pieces)};")
 
     WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
-        **StatementPrinter.WRITERS, Barrier: barrier, Total: total, Spread: spread, Scan: scan, Last: last, For: loop}
+        **StatementPrinter.WRITERS, ir.Barrier: barrier, Total: total, Spread: spread, Scan: scan, ir.Last: last,
+        ir.For: loop}
 
 
-def _place(start: Affine, first: Expr) -> str:
+def _place(start: Affine, first: ir.Expr) -> str:
     """The position of a vector's first element, from that of its loop's."""
     return expression(index_apply("add", start.expression(), first))
 
 
-def _product(counters: Sequence[tuple[str, int | Expr]]) -> int:
+def _product(counters: Sequence[tuple[str, int | ir.Expr]]) -> int:
     """The iterations of a nest, all of whose extents are constants."""
     result = 1
     for _, extent in counters:
@@ -392,7 +375,7 @@ def _product(counters: Sequence[tuple[str, int | Expr]]) -> int:
     return result
 
 
-def describe(launches: tuple[Geometry, ...], kernel: Kernel | Tile) -> str:
+def describe(launches: tuple[Geometry, ...], kernel: ir.Kernel | ir.Tile) -> str:
     """A comment for readers: the launch geometry of the kernels, the bytes they move, the operations they compute."""
     starts = ", ".join("a library call" if g.product else f"grid {g.grid[0]} x block {g.block[0]}" for g in launches)
     return f"/* {starts}; {kernel.cost.bytes:,} bytes, {kernel.cost.flops:,} flops */\n"

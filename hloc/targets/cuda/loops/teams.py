@@ -19,32 +19,8 @@ from typing import Any, NamedTuple
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import ir
 from hloc.kernels.affine import Affine, affine, forms, injective, of_names
-from hloc.kernels.ir import (
-    INDEX,
-    PARALLEL,
-    SERIAL,
-    VECTOR,
-    Apply,
-    Assign,
-    Atomic,
-    Barrier,
-    Const,
-    Expr,
-    For,
-    If,
-    Kernel,
-    Last,
-    Let,
-    Load,
-    Local,
-    Mutable,
-    Shared,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
 from hloc.kernels.monoids import identity
 from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk, with_expressions, with_parts
 from hloc.machine import Machine
@@ -57,9 +33,9 @@ LARGEST_PRIVATE = 16 << 10          # bytes of Local arrays that one thread may 
 STATIC_SHARED = 44 << 10
 LOOKED_AT = 64
 IDEMPOTENT = frozenset(["maximum", "minimum", "and", "or"])
-LANE = Var("lane", INDEX)
-SLOT = Var("slot", INDEX)
-FIRST_LANE = Apply("compare_eq", (LANE, Const(0, INDEX)), "pred")
+LANE = ir.Var("lane", ir.INDEX)
+SLOT = ir.Var("slot", ir.INDEX)
+FIRST_LANE = ir.Apply("compare_eq", (LANE, ir.Const(0, ir.INDEX)), "pred")
 
 
 Own = Any      # a statement of the loop IR, or a Spread, Total or Scan; loops, too, hold these before they are printed
@@ -69,8 +45,8 @@ class Spread(NamedTuple):
     """The loops of `counters` fused into one, with its iterations distributed over the lanes. slots: iterations of one
     lane, if the body indexes split Local arrays by `slot`; else 0."""
 
-    counters: tuple[tuple[str, int | Expr], ...]
-    body: tuple[Stmt, ...]
+    counters: tuple[tuple[str, int | ir.Expr], ...]
+    body: tuple[ir.Stmt, ...]
     slots: int = 0
 
 
@@ -87,7 +63,7 @@ class Scan(NamedTuple):
     in an If; the iterations that meet its condition are executed by all lanes together, one after the other."""
 
     counters: tuple[tuple[str, int], ...]
-    body: tuple[Stmt, ...]
+    body: tuple[ir.Stmt, ...]
 
 
 class TeamKernel(NamedTuple):
@@ -98,23 +74,23 @@ class TeamKernel(NamedTuple):
     teams: int
     rows: int
     counter: str
-    before: tuple[Stmt, ...]
+    before: tuple[ir.Stmt, ...]
     body: tuple[Own, ...]
     once: bool = False
 
 
-def team_kernel(kernel: Kernel, gpu: Machine) -> TeamKernel | None:
+def team_kernel(kernel: ir.Kernel, gpu: Machine) -> TeamKernel | None:
     """The kernel for teams, or None if each iteration runs on one thread."""
-    loop = next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
-    if loop is not None and len(loop.body) == 1 and isinstance(loop.body[0], For) and loop.body[0].kind == VECTOR:
+    loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
+    if loop is not None and len(loop.body) == 1 and isinstance(loop.body[0], ir.For) and loop.body[0].kind == ir.VECTOR:
         return None
     before = tuple(s for s in kernel.body if s is not loop) if loop else ()
     body = loop.body if loop else kernel.body
     rows = loop.trip_count if loop else 1
     draft = _Draft(body, forms((*before, *body)), {b.name for b in kernel.buffers})
     longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
-    private = sum(_bytes(s) for s in walk(body) if isinstance(s, Local))
-    scans, joins = (any(isinstance(s, kind) for s in body) for kind in (Scan, Last))
+    private = sum(_bytes(s) for s in walk(body) if isinstance(s, ir.Local))
+    scans, joins = (any(isinstance(s, kind) for s in body) for kind in (Scan, ir.Last))
     if longest < SHORTEST and private <= LARGEST_PRIVATE and not scans and not joins:
         return None
     draft.threads = WARP if scans else _threads(longest, rows, private, gpu)
@@ -135,7 +111,7 @@ def slots_of(size: int, threads: int) -> int:
     return vector if size % vector == 0 else slots
 
 
-def _bytes(array: Local | Shared) -> int:
+def _bytes(array: ir.Local | ir.Shared) -> int:
     return array.size * ELEMENT_TYPES[array.type].bytes
 
 
@@ -151,7 +127,7 @@ def _threads(longest: int, rows: int, private: int, gpu: Machine) -> int:
     return wanted
 
 
-def _check_memory(kernel: Kernel, draft: _Draft) -> None:
+def _check_memory(kernel: ir.Kernel, draft: _Draft) -> None:
     if draft.shared_bytes > STATIC_SHARED:
         raise UnsupportedError(f"kernel {kernel.name} needs {draft.shared_bytes >> 10} KiB of memory per row on a GPU")
     rest = sum(_bytes(s) for name, s in draft.locals.items() if draft.places[name] == "private")
@@ -163,35 +139,35 @@ def _check_memory(kernel: Kernel, draft: _Draft) -> None:
 class _Draft:
     """One row's body during its construction. spreads: id of the For -> its Spread, for distributed loops."""
 
-    body: tuple[Stmt, ...]
+    body: tuple[ir.Stmt, ...]
     known: dict[str, Affine]
     buffers: set[str]
     threads: int = WARP
     spreads: dict[int, Spread] = field(default_factory=dict)
-    mutables: dict[str, Mutable] = field(default_factory=dict)
-    locals: dict[str, Local] = field(default_factory=dict)
+    mutables: dict[str, ir.Mutable] = field(default_factory=dict)
+    locals: dict[str, ir.Local] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.loaded = {load.buffer for load in loads(self.body)}
         self._find(self.body)
 
-    def _find(self, statements: tuple[Stmt, ...]) -> None:
+    def _find(self, statements: tuple[ir.Stmt, ...]) -> None:
         """Decides which loops at row level are distributed; records the Mutables and Locals declared at row level."""
         stack = [iter(statements)]
         while stack:
             statement = next(stack[-1], None)
             if statement is None:
                 stack.pop()
-            elif isinstance(statement, Mutable):
+            elif isinstance(statement, ir.Mutable):
                 self.mutables[statement.name] = statement
-            elif isinstance(statement, Local):
+            elif isinstance(statement, ir.Local):
                 self.locals[statement.name] = statement
-            elif isinstance(statement, If):
+            elif isinstance(statement, ir.If):
                 stack.append(iter(statement.then + statement.otherwise))
-            elif isinstance(statement, (While, Scan, Last)):
+            elif isinstance(statement, (ir.While, Scan, ir.Last)):
                 stack.append(iter(statement.body))
-            elif isinstance(statement, For):
+            elif isinstance(statement, ir.For):
                 spread = self._spread(statement)
                 if spread is None:
                     stack.append(iter(statement.body))
@@ -202,16 +178,16 @@ class _Draft:
         """Iterations of a spread loop; an extent that is an expression counts as BLOCK_THREADS."""
         return math.prod(n if isinstance(n, int) else BLOCK_THREADS for _, n in spread.counters)
 
-    def _spread(self, loop: For) -> Spread | None:
+    def _spread(self, loop: ir.For) -> Spread | None:
         """The deepest loop nest from this loop on with independent iterations, as one loop; None if there is none."""
-        if loop.kind == VECTOR:
+        if loop.kind == ir.VECTOR:
             sums = assigned(loop.body) & self.mutables.keys()
             apart = all(self.mutables[name].reassociable for name in sums)
             return Spread(((loop.name, loop.extent),), loop.body) if apart else None
         chain, moved = [loop], []
-        while len(inner := [s for s in chain[-1].body if isinstance(s, For)]) == 1 \
-                and all(isinstance(s, (Let, For)) for s in chain[-1].body):
-            moved.append(tuple(s for s in chain[-1].body if isinstance(s, Let)))
+        while len(inner := [s for s in chain[-1].body if isinstance(s, ir.For)]) == 1 \
+                and all(isinstance(s, (ir.Let, ir.For)) for s in chain[-1].body):
+            moved.append(tuple(s for s in chain[-1].body if isinstance(s, ir.Let)))
             chain.append(inner[0])
         for length in range(len(chain), 0, -1):
             nest = chain[:length]
@@ -220,16 +196,16 @@ class _Draft:
                 return Spread(tuple((s.name, s.extent) for s in nest), lets + nest[-1].body)
         return None
 
-    def _independent(self, nest: list[For]) -> bool:
+    def _independent(self, nest: list[ir.For]) -> bool:
         """Whether no iteration of the nest reads what another writes, except accumulators to be reduced later."""
         body = nest[0].body
-        inside = {s.name for s in walk(body) if isinstance(s, (Mutable, Local))}
-        if any(isinstance(s, (Atomic, Barrier, Shared)) for s in walk(body)):
+        inside = {s.name for s in walk(body) if isinstance(s, (ir.Mutable, ir.Local))}
+        if any(isinstance(s, (ir.Atomic, ir.Barrier, ir.Shared)) for s in walk(body)):
             return False
         if not all(self._only_accumulated(name, body) for name in assigned(body) - inside):
             return False
         written = [(s, around) for s, around in _with_loops(nest[:1]) if s.buffer not in inside]
-        moving = defined(body) - {s.name for s in walk(nest[:1]) if isinstance(s, For)}
+        moving = defined(body) - {s.name for s in walk(nest[:1]) if isinstance(s, ir.For)}
         places: dict[str, Affine] = {}
         for store, around in written:
             place = affine(store.position, self.known)
@@ -240,34 +216,34 @@ class _Draft:
         return all(affine(load.position, self.known) == places[load.buffer]
                    for load in loads(body) if load.buffer in places)
 
-    def _only_accumulated(self, name: str, statements: tuple[Stmt, ...]) -> bool:
+    def _only_accumulated(self, name: str, statements: tuple[ir.Stmt, ...]) -> bool:
         """Whether this is a reassociable Mutable that these statements only update, with no other use of its value."""
         if name not in self.mutables or not self.mutables[name].reassociable:
             return False
-        derived: dict[str, Expr] = {}
+        derived: dict[str, ir.Expr] = {}
         for statement in walk(statements):
             used = [p for p in parts(expressions(statement))
-                    if isinstance(p, Var) and (p.name == name or p.name in derived)]
-            if used and isinstance(statement, Let):
+                    if isinstance(p, ir.Var) and (p.name == name or p.name in derived)]
+            if used and isinstance(statement, ir.Let):
                 derived[statement.name] = statement.value
-            elif isinstance(statement, Assign) and statement.name == name:
+            elif isinstance(statement, ir.Assign) and statement.name == name:
                 if not self._takes_in(name, statement.value, derived):
                     return False
             elif used:
                 return False
         return True
 
-    def _takes_in(self, name: str, value: Expr, derived: dict[str, Expr]) -> bool:
+    def _takes_in(self, name: str, value: ir.Expr, derived: dict[str, ir.Expr]) -> bool:
         """Whether the value is v, or op(v, an expression without v), or a select between such values."""
         op = self.mutables[name].reassociable
         stack = [value]
         while stack:
             top = stack.pop()
-            if isinstance(top, Var) and (top.name == name or top.name in derived):
+            if isinstance(top, ir.Var) and (top.name == name or top.name in derived):
                 if top.name != name:
                     stack.append(derived[top.name])
                 continue
-            if not isinstance(top, Apply) or top.op not in (op, "select"):
+            if not isinstance(top, ir.Apply) or top.op not in (op, "select"):
                 return False
             holds = [a for a in top.arguments if _reads(a, {name, *derived})]
             if holds != list(top.arguments[1:]) if top.op == "select" else len(holds) != 1:
@@ -303,7 +279,8 @@ class _Draft:
         return all(affine(p, self.known) == of_names(wanted) for p in positions)
 
     def _at_row_level(self, name: str) -> bool:
-        return any(name in _touched((s,)) for s in self._row_statements() if not isinstance(s, (For, If, While, Last)))
+        return any(name in _touched((s,)) for s in self._row_statements()
+                   if not isinstance(s, (ir.For, ir.If, ir.While, ir.Last)))
 
     def _row_statements(self):
         """The statements that all lanes run."""
@@ -311,39 +288,40 @@ class _Draft:
         while stack:
             top = stack.pop()
             yield top
-            if isinstance(top, If):
+            if isinstance(top, ir.If):
                 stack.extend(top.then + top.otherwise)
-            elif isinstance(top, (While, Scan, Last)) or (isinstance(top, For) and id(top) not in self.spreads):
+            elif isinstance(top, (ir.While, Scan, ir.Last)) \
+                    or (isinstance(top, ir.For) and id(top) not in self.spreads):
                 stack.extend(top.body)
 
     # -- the new body ----------------------------------------------------------------------------------------------
 
-    def row(self, statements: tuple[Stmt, ...], open_sums: set[str]) -> list[Stmt]:
+    def row(self, statements: tuple[ir.Stmt, ...], open_sums: set[str]) -> list[ir.Stmt]:
         """Row-level statements for a team. open_sums: accumulators that an outer loop resets and reduces."""
-        done: list[Stmt] = []
+        done: list[ir.Stmt] = []
         fresh: set[str] = set()
         for statement in statements:
-            if isinstance(statement, Mutable) and statement.reassociable \
+            if isinstance(statement, ir.Mutable) and statement.reassociable \
                     and statement.initial == identity(statement.reassociable, statement.initial.type):
                 fresh.add(statement.name)
-            if isinstance(statement, For):
+            if isinstance(statement, ir.For):
                 done += self.loop(statement, open_sums, fresh)
-            elif isinstance(statement, If):
-                done.append(If(statement.condition, tuple(self.row(statement.then, open_sums)),
+            elif isinstance(statement, ir.If):
+                done.append(ir.If(statement.condition, tuple(self.row(statement.then, open_sums)),
                                tuple(self.row(statement.otherwise, open_sums))))
-            elif isinstance(statement, While):
-                done.append(While(statement.condition, tuple(self.row(statement.body, open_sums))))
-            elif isinstance(statement, (Scan, Last)):
+            elif isinstance(statement, ir.While):
+                done.append(ir.While(statement.condition, tuple(self.row(statement.body, open_sums))))
+            elif isinstance(statement, (Scan, ir.Last)):
                 done.append(statement._replace(body=tuple(self.row(statement.body, open_sums))))
-            elif isinstance(statement, Local):
+            elif isinstance(statement, ir.Local):
                 done.append(self.local(statement))
-            elif isinstance(statement, (Store, Atomic)):
+            elif isinstance(statement, (ir.Store, ir.Atomic)):
                 self.store(statement, done)
             else:
                 done.append(statement)
         return _with_single_barriers(done)
 
-    def loop(self, loop: For, open_sums: set[str], fresh: set[str]) -> list[Own]:
+    def loop(self, loop: ir.For, open_sums: set[str], fresh: set[str]) -> list[Own]:
         sums = assigned(loop.body) & self.mutables.keys()
         spread = self.spreads.get(id(loop))
         if spread is None:
@@ -355,27 +333,29 @@ class _Draft:
         after: list[Own] = [Total(n, self.mutables[n].reassociable, self.mutables[n].initial.type) for n in own]
         if spread is not None:
             return [*before, *self.spread(spread), *after]
-        return [*before, For(loop.name, loop.extent, SERIAL, tuple(self.row(loop.body, open_sums | sums))), *after]
+        row = tuple(self.row(loop.body, open_sums | sums))
+        return [*before, ir.For(loop.name, loop.extent, ir.SERIAL, row), *after]
 
-    def _summed_in_spreads(self, name: str, loop: For) -> bool:
+    def _summed_in_spreads(self, name: str, loop: ir.For) -> bool:
         """Whether all updates of an accumulator in this loop are in distributed loops."""
         stack, found = list(loop.body), 0
         while stack:
             top = stack.pop()
-            if isinstance(top, Assign) and top.name == name:
+            if isinstance(top, ir.Assign) and top.name == name:
                 return False
-            if isinstance(top, For) and id(top) in self.spreads:
+            if isinstance(top, ir.For) and id(top) in self.spreads:
                 found += 1
-            elif isinstance(top, If):
+            elif isinstance(top, ir.If):
                 stack.extend(top.then + top.otherwise)
-            elif isinstance(top, (For, While)):
+            elif isinstance(top, (ir.For, ir.While)):
                 stack.extend(top.body)
         return found > 0
 
-    def _reset(self, name: str) -> Assign:
+    def _reset(self, name: str) -> ir.Assign:
         mutable = self.mutables[name]
         type = mutable.initial.type
-        return Assign(name, Apply("select", (FIRST_LANE, Var(name, type), identity(mutable.reassociable, type)), type))
+        values = ir.Var(name, type), identity(mutable.reassociable, type)
+        return ir.Assign(name, ir.Apply("select", (FIRST_LANE, *values), type))
 
     def spread(self, spread: Spread) -> list[Own]:
         """A loop over the lanes, with barriers if other lanes may still read, or will read, what it writes."""
@@ -385,86 +365,87 @@ class _Draft:
         written = {s.buffer for s in stores(body) if s.buffer in self.buffers or s.buffer in self.locals} - split
         done: list[Own] = [Spread(spread.counters, body, slots)]
         if written:
-            done.insert(0, Barrier())
+            done.insert(0, ir.Barrier())
         if any(n in self.loaded for n in written):
-            done.append(Barrier())
+            done.append(ir.Barrier())
         return done
 
-    def local(self, statement: Local) -> Local | Shared:
+    def local(self, statement: ir.Local) -> ir.Local | ir.Shared:
         place = self.places[statement.name]
         if place == "shared":
-            return Shared(*statement)
+            return ir.Shared(*statement)
         return statement._replace(size=slots_of(statement.size, self.threads)) if place == "split" else statement
 
-    def store(self, statement: Store | Atomic, done: list[Stmt]) -> None:
+    def store(self, statement: ir.Store | ir.Atomic, done: list[ir.Stmt]) -> None:
         """A store of the whole row, by the first lane; consecutive stores share their barriers."""
         if self.places.get(statement.buffer) == "private":
             done.append(statement)
             return
         again = statement.buffer in self.loaded
-        if done and isinstance(done[-1], If) and done[-1].condition == FIRST_LANE and not again:
+        if done and isinstance(done[-1], ir.If) and done[-1].condition == FIRST_LANE and not again:
             done[-1] = done[-1]._replace(then=(*done[-1].then, statement))
             return
-        done += [Barrier(), If(FIRST_LANE, (statement,))]
+        done += [ir.Barrier(), ir.If(FIRST_LANE, (statement,))]
         if again:
-            done.append(Barrier())
+            done.append(ir.Barrier())
 
 
-def _with_single_barriers(statements: list[Stmt]) -> list[Stmt]:
+def _with_single_barriers(statements: list[ir.Stmt]) -> list[ir.Stmt]:
     """The statements without barriers between which nothing happens; a Last begins with one."""
-    done: list[Stmt] = []
+    done: list[ir.Stmt] = []
     passed = False
     for s in statements:
-        if isinstance(s, Barrier) and passed:
+        if isinstance(s, ir.Barrier) and passed:
             continue
-        if isinstance(s, Last) and done and isinstance(done[-1], Barrier):
+        if isinstance(s, ir.Last) and done and isinstance(done[-1], ir.Barrier):
             done.pop()
-        passed = isinstance(s, Barrier) or passed and isinstance(s, (Local, Shared))
+        passed = isinstance(s, ir.Barrier) or passed and isinstance(s, (ir.Local, ir.Shared))
         done.append(s)
     return done
 
 
-def _with_loops(statements: Iterable[Own], around: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
+def _with_loops(statements: Iterable[Own],
+                around: tuple[ir.For, ...] = ()) -> Iterator[tuple[ir.Store, tuple[ir.For, ...]]]:
     """All stores, each with the loops around it."""
     for s in statements:
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             yield s, around
-        elif isinstance(s, If):
+        elif isinstance(s, ir.If):
             yield from _with_loops(s.then + s.otherwise, around)
         elif hasattr(s, "body"):
-            yield from _with_loops(s.body, (*around, s) if isinstance(s, For) else around)
+            yield from _with_loops(s.body, (*around, s) if isinstance(s, ir.For) else around)
 
 
-def _reads(expr: Expr, names: set[str]) -> bool:
-    return any(isinstance(p, Var) and p.name in names for p in parts([expr]))
+def _reads(expr: ir.Expr, names: set[str]) -> bool:
+    return any(isinstance(p, ir.Var) and p.name in names for p in parts([expr]))
 
 
-def _touched(statements: tuple[Stmt, ...]) -> set[str]:
+def _touched(statements: tuple[ir.Stmt, ...]) -> set[str]:
     """The buffers that statements read or write."""
     return {load.buffer for load in loads(statements)} | {s.buffer for s in stores(statements)}
 
 
 # -- positions in split arrays ---------------------------------------------------------------------------------------
 
-def _with_slots(statement: Stmt, split: set[str]) -> Stmt:
+def _with_slots(statement: ir.Stmt, split: set[str]) -> ir.Stmt:
     """The statement with accesses of split arrays indexed by `slot`."""
-    if isinstance(statement, If):
-        return If(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.then),
+    if isinstance(statement, ir.If):
+        return ir.If(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.then),
                   tuple(_with_slots(s, split) for s in statement.otherwise))
-    if isinstance(statement, While):
-        return While(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.body))
-    if isinstance(statement, For):
+    if isinstance(statement, ir.While):
+        return ir.While(_replaced(statement.condition, split), tuple(_with_slots(s, split) for s in statement.body))
+    if isinstance(statement, ir.For):
         extent = statement.extent if isinstance(statement.extent, int) else _replaced(statement.extent, split)
         return statement._replace(body=tuple(_with_slots(s, split) for s in statement.body), extent=extent)
-    if isinstance(statement, Store) and statement.buffer in split:
-        return Store(statement.buffer, SLOT, _replaced(statement.value, split))
-    if isinstance(statement, Atomic):
+    if isinstance(statement, ir.Store) and statement.buffer in split:
+        return ir.Store(statement.buffer, SLOT, _replaced(statement.value, split))
+    if isinstance(statement, ir.Atomic):
         return statement._replace(position=_replaced(statement.position, split),
                                   value=_replaced(statement.value, split))
     return with_expressions(statement, lambda e: _replaced(e, split))
 
 
-def _replaced(expr: Expr, split: set[str]) -> Expr:
-    if isinstance(expr, Load) and expr.buffer in split:
+def _replaced(expr: ir.Expr, split: set[str]) -> ir.Expr:
+    if isinstance(expr, ir.Load) and expr.buffer in split:
         return expr._replace(position=SLOT)
     return with_parts(expr, lambda part: _replaced(part, split))
