@@ -83,7 +83,7 @@ class _Lowering:
     def _refuse_reads_of_writes(self) -> None:
         written: set[str] = set()
         for stage in self.nest.stages:
-            if any(read.load.buffer in written for read in stage.reads):
+            if any(load.buffer in written for load in stage.loads):
                 raise Refused("what is written is read again: a vector that is moved back would read too early")
             written |= {stage.statement.buffer} if isinstance(stage.statement, Store) else set()
 

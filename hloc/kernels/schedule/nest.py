@@ -47,19 +47,12 @@ class Split(NamedTuple):
     tail: str
 
 
-class Read(NamedTuple):
-    """A load, and how far it moves with the loop's counter: 0 or 1 element."""
-
-    load: Load
-    step: int
-
-
 class Stage(NamedTuple):
     """One statement of the loop: a value with a name, a write to memory, or the combination of a term with an
-    accumulator. reads: its loads."""
+    accumulator. loads: all of its value."""
 
     statement: Let | Store | Assign
-    reads: tuple[Read, ...]
+    loads: tuple[Load, ...]
 
     @property
     def combine(self) -> str:
@@ -116,7 +109,7 @@ def nest_of(loop: For, local: frozenset[str] = frozenset()) -> Nest:
         _refuse_update(s, loop)
     along = Along(loop)
     return Nest(loop, (Axis(loop.name, loop.extent),),
-                tuple(Stage(s, tuple(_reads(s, along))) for s in loop.body if isinstance(s, (Let, Store, Assign))),
+                tuple(Stage(s, tuple(_loads(s, along))) for s in loop.body if isinstance(s, (Let, Store, Assign))),
                 local=local)
 
 
@@ -138,19 +131,17 @@ def _refuse_update(s: Assign, loop: For) -> None:
         raise Refused(f"{s.name} is used in the loop that combines it")
 
 
-def _reads(s: Let | Store | Assign, along: Along) -> Iterator[Read]:
+def _loads(s: Let | Store | Assign, along: Along) -> Iterator[Load]:
     """The loads of a statement. Refuses what has no form in vectors."""
     if isinstance(s, Store) and along.step(s.position) != 1:
         raise Refused(f"{s.buffer} is written at other positions than adjacent ones")
-    value = [s.value] if not isinstance(s, Let) or s.value.type != INDEX else []
-    stack = list(value)
+    stack: list[Expr] = [s.value] if not isinstance(s, Let) or s.value.type != INDEX else []
     while stack:
         e = stack.pop()
         if isinstance(e, Load):
-            step = along.step(e.position)
-            if step not in (0, 1) or e.type == INDEX:
+            if along.step(e.position) not in (0, 1) or e.type == INDEX:
                 raise Refused(f"{e.buffer} is read at other positions than adjacent ones")
-            yield Read(e, step)
+            yield e
         elif isinstance(e, Apply):
             _refuse_operation(e, along)
             stack += [a for a in e.arguments if a.type != INDEX]
