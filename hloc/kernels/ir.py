@@ -73,7 +73,7 @@ class Load(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """A pure scalar operation; `immediate` holds compile-time integers (reduce_precision's bit counts, the factors and
+    """A pure operation; `immediate` holds compile-time integers (reduce_precision's bit counts, the factors and
     the constant of a sum)."""
 
     op: str
@@ -244,8 +244,7 @@ class Prologue(NamedTuple):
 class Tile(NamedTuple):
     """A kernel made from a hand-written template instead of loops: matrix products, attention, convolutions ...
 
-    library_kernel   "gemm", "attention", "convolution", "sort" ...; each target has a template for it or refuses it by
-                 name
+    library_kernel   "gemm", "attention", "sort" ...; each target has a template for it or refuses it by name
     buffers      as for Kernel; the template knows their order
     parameters   the template's compile-time facts, as (name, value) with int, str, tuple values
     epilogue     for products: statements that turn Var("acc", type) at INDEX Vars batch, row, column into Stores

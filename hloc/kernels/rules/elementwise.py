@@ -20,7 +20,6 @@ from hloc.ops.table import SCALARS
 LONGEST_CHOICE = 4096           # runs of equal values of an array, each of which is a constant in the code
 
 
-
 def elementwise(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     arguments: list[Expr] = []
     for operand in instruction.operands:

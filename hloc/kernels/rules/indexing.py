@@ -15,7 +15,6 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 MOST_LOOKED_AT = 64
 
 
-
 def clamped_start(e: Elements, value: Expr, limit: int, source: Instruction) -> Index:
     """A start index between 0 and limit; `source` is the instruction that computes `value`.
 

@@ -20,7 +20,6 @@ from hloc.kernels.rules.elementwise import zero
 MOST_WRITTEN_OUT = 8        # terms of a sum
 
 
-
 def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], instruction: Instruction) -> None:
     """accumulators = to_apply(accumulators, values), all at once."""
     with e.builder.pinned([a.name for a in accumulators]):

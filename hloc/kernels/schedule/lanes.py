@@ -188,5 +188,3 @@ class _Lanes:
 
     def spread(self, value: Expr) -> Expr:
         return in_all_lanes(value, self.lanes)
-
-

@@ -229,5 +229,3 @@ class _Lowering:
         scalar = vector(element_of(value.type), 1)
         ends = tuple(Apply("lane", (value,), scalar, (n,)) for n in range(1 + is_float))
         return self.named(name, Apply(op, ends, scalar) if is_float else ends[0])
-
-
