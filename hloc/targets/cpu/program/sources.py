@@ -26,7 +26,7 @@ from hloc.targets.cpu.building.unit_costs import driver_cost, kernel_cost
 from hloc.targets.cpu.program.driver import driver_source, inlined_text
 from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
-from hloc.targets.cpu.tiles.source import callback_of, tile_function
+from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.function_definitions import row_definitions
 from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
@@ -164,17 +164,15 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
                   ) -> tuple[tuple[str, ...], dict[str, CFunction]]:
     """The name of the C function of each kernel, and all functions by name, those that tiles call back too. schedules:
     of loops, by name."""
-    names, functions = [], {}
+    names: list[str] = []
+    functions: dict[str, CFunction] = {}
     printed: dict[tuple, str] = {}                            # what is printed but for comment and name -> name
     if schedules:
         refuse_unknown(schedules, loop_names(kernels, machine))
     for number, kernel in enumerate(kernels):
         name = prefix + c_name(number, kernel.name)
         if isinstance(kernel, Tile):
-            callback = callback_of(kernel)
-            if callback:
-                functions[callback.name] = callback
-            functions[name] = tile_function(kernel, name, machine)
+            functions |= {function.name: function for function in tile_functions(kernel, name, machine)}
         else:
             own = {int(loop.rpartition(".")[2]): given for loop, given in schedules.items()
                    if loop.rpartition(".")[0] == c_name(number, kernel.name)}

@@ -189,6 +189,6 @@ def callback_of(tile: Tile) -> CFunction | None:
 
 
 def tile_functions(tile: Tile, name: str, machine: Machine) -> list[CFunction]:
-    """The C functions of one tile alone."""
+    """The C functions of one tile: what its library kernel calls back, and the one called `name`."""
     callback = callback_of(tile)
     return [*([callback] if callback else []), tile_function(tile, name, machine)]
