@@ -365,7 +365,7 @@ def test_tiles_lie_in_the_array():
 def test_tiles_of_arrays_larger_than_caches_are_written_past_these(columns, is_far):
     text = f"ENTRY e {{ x = f32[2048,{columns}] parameter(0)  ROOT t = f32[{columns},2048] transpose(x), dimensions={{1,0}} }}"
     kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    printed = print_kernel(kernel, C, "f", "", RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
+    printed = print_kernel(kernel, C, "f", RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
     assert ("hloc_stream_rows(tile0, 128, out0 + " in printed) == is_far and "hloc_transpose_32(" in printed
 
 

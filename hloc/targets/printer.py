@@ -208,16 +208,15 @@ def print_statements(statements: Iterable[ir.Stmt], dialect: Dialect, indent: in
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
-def print_kernel(kernel: ir.Kernel, dialect: Dialect, name: str, qualifier: str = "",
-                 printer: StatementPrinter | None = None) -> str:
-    """A whole kernel as a function called `name`; `qualifier` precedes its type, in C. printer: the target's class."""
+def print_kernel(kernel: ir.Kernel, dialect: Dialect, name: str, printer: StatementPrinter | None = None) -> str:
+    """A whole kernel as a function called `name`. printer: the target's class."""
     printer = printer or StatementPrinter(dialect)
-    lines = [*comment(kernel.origin), signature(kernel, dialect, name, qualifier), *kernel_body(kernel, printer)]
+    lines = [*comment(kernel.origin), signature(kernel, dialect, name), *kernel_body(kernel, printer)]
     return "\n".join(lines) + "\n"
 
 
 def signature(kernel: ir.Kernel, dialect: Dialect, name: str, qualifier: str = "") -> str:
-    """The first line of a kernel's function."""
+    """The first line of a kernel's function; `qualifier` precedes its type, in C."""
     if not dialect.threads:
         return f"{qualifier}void {name}(void *const *buffers, long begin, long end) {{"
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)

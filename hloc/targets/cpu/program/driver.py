@@ -74,7 +74,7 @@ class Driver:
     jobs: list[str] = field(default_factory=list)
     rooms: dict[Scratch, int] = field(default_factory=dict)      # scratch sizes of library kernels
     timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
-    iterations: int | None = None                # of each loop that are noted one by one; None: no trace
+    iterations: int | None = None           # of each loop that are noted one by one; None: no trace
     traced: list[WhileLoop] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
@@ -374,8 +374,8 @@ def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *,
                   iterations: int | None = None, in_python: Collection[str] = (),
                   inlined: Mapping[str, CFunction] | None = None) -> DriverSource:
     """The C text of the driver. timed: it measures each step; iterations: it makes a trace, too, in which each loop has
-    so many iterations one by one; in_python: targets of calls that are the user's own;
-    inlined: kernels that it holds, by name."""
+    so many iterations one by one; in_python: targets of calls that are the user's own; inlined: kernels that it holds,
+    by name."""
     driver = Driver(program, names, machine, timed=[] if timed else None, iterations=iterations, in_python=in_python,
                     inlined=inlined or {})
     return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()),
