@@ -20,8 +20,6 @@ from hloc.targets.cuda.tiles import convolutions, products
 from hloc.targets.cuda.tiles.tiling import Tiling
 from hloc.targets.cuda.tiles.times import works_of
 
-OPERATIONS_OF_ATTENTION = 12        # per score, in addition to the products
-ROUNDS_OF_STEP = 11                 # of a bitonic sort in a block: barriers and loads from shared memory
 DEEP_LOADS = 4                      # loads in flight per thread of the direct and thin templates
 
 
