@@ -13,14 +13,14 @@ tuples per spatial dimension in the order of dim_labels):
     lhs                (offset, batch, feature, spatial ...)
     rhs                (offset, input feature, output feature, spatial ...)
     result             (batch, feature, spatial ...) of buffer "out0", used without an epilogue
-    is_transposed          whether the epilogue runs along positions
+    is_transposed      whether the epilogue runs along positions
     algorithm          as of "gemm"
 With a prologue, lhs and rhs have strides as if contiguous. lhs is (batch, spatial ..., feature): its row is the
 position in the first dimensions, its depth the feature. rhs is (output feature, spatial ..., input feature): its row is
 the output feature.
 Epilogue: statements over INDEX Vars "row" and "column" and Var("acc", type of the sums): column is the output feature,
-row the position among (batch, spatial ...) in row-major order. If turned, "batch" is the image, row the output feature,
-column the position among (spatial ...).
+row the position among (batch, spatial ...) in row-major order. If transposed, "batch" is the image, row the output
+feature, column the position among (spatial ...).
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from hloc.kernels.products.small_dot import lower_plain_convolution
 from hloc.machine import Machine
 
 SIDES = ("lhs", "rhs")
-TRANSPOSED_TYPES = ("f32", "bf16", "f16")       # of operands whose library kernels produce sums along positions,
+TRANSPOSED_TYPES = ("f32", "bf16", "f16")   # of operands whose library kernels produce sums along positions,
 FEWEST_PLACES = 16                          # if there are at least so many
 FEW_SPREAD = 16                             # features
 
@@ -180,7 +180,7 @@ def _goes_along_positions(hero: Instruction) -> bool:
 
 
 def _position(hero: Instruction, is_transposed: bool) -> Index:
-    """The flat position in the result of (row, column), or if turned of (batch, row, column)."""
+    """The flat position in the result of (row, column), or if transposed of (batch, row, column)."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     y = hero.shape.dimensions
     if is_transposed:

@@ -40,7 +40,7 @@ class ConvolutionProduct(NamedTuple):
         return self.result[1] == 1 and self.sizes[1] > 1
 
     def parameters(self, image_offset: int, filter_offset: int) -> tuple[tuple[str, object], ...]:
-        """The parameters listed in dot.py; if turned, the filter is "lhs"."""
+        """The parameters listed in dot.py; if transposed, the filter is "lhs"."""
         batch, positions, features, depth = self.sizes
         if self.is_transposed:
             return (("sizes", (features, positions, depth)), ("batches", (batch, 1)),

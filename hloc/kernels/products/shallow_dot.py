@@ -29,7 +29,7 @@ from hloc.kernels.rules.loops import DotDimensions, accumulator_type, product_re
 BLOCK = 2048                    # elements of a block, of the wider of operand and result: it stays in the L1 cache
 FEWEST_COLUMNS, FEWEST_ROWS = 4, 64
 FEWEST_AT_ONCE = 2              # rows of a block, if something is computed from the result
-FEWEST_TURNED = 2               # columns that are not contiguous: such as points by a transposed matrix
+FEWEST_TRANSPOSED = 2           # columns that are not contiguous: such as points by a transposed matrix
 
 
 def lower_shallow_product(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | None:
@@ -61,9 +61,9 @@ class _ShallowProduct:
         dims, group = self.dims, self.outline.group
         in_order = (*dims.left_free, *dims.left_contracting) == tuple(range(self.left.shape.rank))
         converts = any(o.shape.element_type != self.type for o in (self.left, self.right))
-        turns = self.right.shape.rank - 1 not in dims.right_free
-        fewest = FEWEST_TURNED if turns else FEWEST_COLUMNS
-        return (in_order and (converts or turns) and not dims.left_batch and self.depth > 0
+        transposes = self.right.shape.rank - 1 not in dims.right_free
+        fewest = FEWEST_TRANSPOSED if transposes else FEWEST_COLUMNS
+        return (in_order and (converts or transposes) and not dims.left_batch and self.depth > 0
                 and self.rows >= FEWEST_ROWS and fewest <= self.columns and self.has_few_terms()
                 and all(r.shape.num_elements == self.dot.shape.num_elements for r in group.roots))
 
