@@ -62,9 +62,9 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
         return _lower_on_gpu(reduction, machine)
     reduction.choose_columns(machine)
     short = can_be_unrolled(reduction, machine)
-    if machine.kind == "cpu" and not short and not is_transposed(reduction, machine):
-        reduction = _in_columns(reduction)
-    if machine.kind == "cpu" and not short:
+    if not short:
+        if not is_transposed(reduction, machine):
+            reduction = _in_columns(reduction)
         reduction = _with_rows_at_once(reduction)
     partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
     if reduction.in_rows:
