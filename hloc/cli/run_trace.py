@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from hloc.cli.color import tell
+from hloc.cli.run_devices import MARK, Outcome
 from hloc.errors import UsageError
 from hloc.files import check_target, write
 
 if TYPE_CHECKING:
-    from hloc.cli.run_devices import Outcome
     from hloc.executable import Executable
     from hloc.run_trace import RunTrace
-
-MARK = "{device}"
 
 
 def check_trace(path: Path) -> None:

@@ -182,19 +182,22 @@ static int started(hloc_meeting *m, const hloc_collective *what, int error) {
   return error ? fails(m->own, what, "MPI reports an error") : 0;
 }
 
+/* Starts to hand the operands of all members, `total` bytes each, to all. */
+static int gather(hloc_meeting *m, const hloc_collective *what, const void *const *in, int total) {
+  hloc_pending *p = m->pending;
+  pack_arrays(what, in, p->sent);
+  return started(m, what, MPI_Iallgather(p->sent, total, MPI_BYTE, p->received, total, MPI_BYTE, m->group,
+                                         &p->request));
+}
+
 static int start_all_reduce(hloc_communicator *self, const hloc_collective *what, const void *const *in,
                             void *const *out) {
   hloc_meeting m = {0};
   const int64_t total = total_of(what);
-  const int gathers = total <= HLOC_GATHERED_BYTES;
   int error = meet(self, what, in, what->count, out, what->count, total, total, &m);
   if (error || !m.count) return error;
   hloc_pending *p = m.pending;
-  if (gathers) {
-    pack_arrays(what, in, p->sent);
-    return started(&m, what, MPI_Iallgather(p->sent, (int)total, MPI_BYTE, p->received, (int)total, MPI_BYTE, m.group,
-                                            &p->request));
-  }
+  if (total <= HLOC_GATHERED_BYTES) return gather(&m, what, in, (int)total);
   count_shares(what, m.count, p->counts);
   for (int k = 0; k < m.count; k++) {
     p->counts[2 * m.count + k] = p->counts[m.place];
@@ -227,10 +230,7 @@ static int start_all_gather(hloc_communicator *self, const hloc_collective *what
   hloc_meeting m = {0};
   const int64_t total = total_of(what);
   int error = meet(self, what, in, what->count, out, what->count, total, total, &m);
-  if (error || !m.count) return error;
-  pack_arrays(what, in, m.pending->sent);
-  return started(&m, what, MPI_Iallgather(m.pending->sent, (int)total, MPI_BYTE, m.pending->received, (int)total,
-                                          MPI_BYTE, m.group, &m.pending->request));
+  return error || !m.count ? error : gather(&m, what, in, (int)total);
 }
 
 static int start_all_to_all(hloc_communicator *self, const hloc_collective *what, const void *const *in,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hloc.errors import RunError
-from hloc.evaluate.mpi import DifferentProgramsError, MpiDevice
+from hloc.evaluate.mpi import MOST_TAGS, DifferentProgramsError, MpiDevice
 from hloc.targets.cpu.execution.communicator import VERSION, Table
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "permute", "send", "recv",
@@ -359,9 +359,6 @@ class MpiCommunicator:
         for array in results if len(results) > 1 else ():
             array[...] = whole[at:at + array.size]
             at += array.size
-
-
-MOST_TAGS = 32768                                 # that every MPI has
 
 
 def _check_rows(what: What, starts: np.ndarray, rows: np.ndarray, there: int) -> None:
