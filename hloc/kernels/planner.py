@@ -383,7 +383,8 @@ class Planner:
         return [*made[:-1], self.constant(np.zeros((), numpy_dtype(context.element_type)), context)]
 
     def host_call(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
-        """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py, collectives.py)."""
+        """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py; on GPUs
+        collectives.py)."""
         results = self.fresh(instruction)
         for value in [v for o in operands for v in o]:
             self.assignment.use(value, self.time)

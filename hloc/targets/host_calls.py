@@ -1,4 +1,4 @@
-"""Steps of a plan that Python runs: custom calls, infeed, outfeed, send, recv, collectives; the same on every target.
+"""Steps of a plan that Python runs: custom calls, infeed, outfeed, send, recv, and, on GPUs, collectives.
 
     function = host_function(call, options); answers = answered(call, function, arrays)
 """
