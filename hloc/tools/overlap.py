@@ -41,13 +41,13 @@ def exposures(module: Module, context: PassContext) -> list[Exposure]:
     run_passes(own, OVERLAP, context, verify=False)
     line = replay(own.entry, rough_seconds(own, context))
     levels = plain_network(context.machine.kind, counts.devices)
-    beside = _kernels_beside(line.slices)
+    beside = _overlapping_kernels(line.slices)
     found = [Exposure(i, len(largest_group(i, counts)), one.runs, sum(exchange_of(i, levels, counts).sent), one.seconds,
                       one.exposed, _first(beside[i])) for i, one in line.transfers.items()]
     return sorted(found, key=lambda e: -e.seconds)
 
 
-def _kernels_beside(slices: Sequence[Slice]) -> dict[Instruction, dict[str, None]]:
+def _overlapping_kernels(slices: Sequence[Slice]) -> dict[Instruction, dict[str, None]]:
     """Of each collective the names of kernels, in their order. One of a computation that is called twice has two
     slices."""
     kernels = [s for s in slices if s.kind == KERNEL]
