@@ -21,7 +21,7 @@ OWN_STARTS = frozenset(["all-gather", "all-reduce", "collective-permute"])
 
 
 def async_collective_creator(module: Module, context: PassContext) -> bool:
-    """True if there was a collective that is no pair."""
+    """True if there was a collective that was not split yet."""
     for computation in unfused_computations(module):
         if any(i.opcode in EXCHANGES for i in computation.instructions):
             remove_dead(computation)            # a done that nobody reads would go, and leave its start

@@ -72,7 +72,7 @@ def rough_seconds(module: Module, context: PassContext) -> Seconds:
 
 def _in_order(predecessors: Mapping[Instruction, Sequence[Instruction]],
               computation: Computation) -> dict[Instruction, list[Instruction]]:
-    """What must come before each instruction: what the present schedule breaks already is no rule."""
+    """What must come before each instruction, without what the present schedule does not keep to."""
     position = {i: n for n, i in enumerate(computation.instructions)}
     return {i: [p for p in before if position[p] < position[i]] for i, before in predecessors.items()}
 

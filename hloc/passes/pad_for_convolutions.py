@@ -1,4 +1,4 @@
-"""Pads the channels of images so that a GPU reads them 16 bytes at a time, as the first convolution of a network.
+"""Pads the channels of images so that a GPU reads them 16 bytes at a time, such as the 3 of a photograph.
 
     y = bf16[8,112,112,64] convolution(x: bf16[8,224,224,3], w: bf16[7,7,3,64])
         =>  xp = bf16[8,224,224,8] pad(x, 0);  wp = bf16[7,7,8,64] pad(w, 0);  y = convolution(xp, wp)

@@ -1,4 +1,4 @@
-"""Collective-permutes of slices as slices, permutes and updates.
+"""Expands collective-permutes of slices into slices, permutes and updates.
 
     r = f32[8] collective-permute(x, y, (s), (t)), source_target_pairs={{0,1}}, slice_sizes={{2}}
       =>   a = f32[2] dynamic-slice(x, s);  b = f32[2] collective-permute(a), source_target_pairs={{0,1}}

@@ -80,7 +80,7 @@ PARTITIONING: tuple[Pass | Repeat, ...] = (
     spmd_partitioner,
 )
 
-# Between devices.
+# Passes on collectives, a part of TARGET_INDEPENDENT.
 all_gather_combiner = LazyPass("all_gather_combiner", "all-gather")
 all_reduce_combiner = LazyPass("all_reduce_combiner", "all-reduce")
 all_reduce_reassociate = LazyPass("all_reduce_reassociate", "all-reduce")
@@ -96,7 +96,7 @@ COLLECTIVES: tuple[Pass | Repeat, ...] = (
     reduce_scatter_combiner,
 )
 
-# Behind the pipelines, for a device that can send and compute at the same time.
+# After the pipelines, for a device that can send and compute at the same time.
 async_collective_creator = LazyPass("async_collective_creator")
 latency_hiding_scheduler = LazyPass("latency_hiding_scheduler")
 OVERLAP: tuple[Pass | Repeat, ...] = (
