@@ -16,8 +16,6 @@ from hloc.passes.rewriter import Rewriter, rewrite_module
 
 def conditional_simplifier(module: Module, context: PassContext) -> bool:
     """Replace conditionals with a known branch. True if there was one."""
-    if not any(i.opcode == "conditional" for i in module.instructions()):
-        return False
     structures = Structures(module)
 
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:

@@ -47,7 +47,7 @@ class StepDot(NamedTuple):
 
 def while_loop_dot_batching(module: Module, context: PassContext) -> bool:
     """Multiply slices of a loop at once, before the loop. True if anything moved."""
-    if context.option("memory_limit") is not None or not any(i.opcode == "while" for i in module.instructions()):
+    if context.option("memory_limit") is not None:
         return False
     sites = call_sites(module)
 

@@ -48,7 +48,7 @@ class Member(NamedTuple):
 
 def while_loop_dot_merger(module: Module, context: PassContext) -> bool:
     """Merge small dots of the same rows in loops. True if any were merged."""
-    if context.option("memory_limit") is not None or not any(i.opcode == "while" for i in module.instructions()):
+    if context.option("memory_limit") is not None:
         return False
     sites = call_sites(module)
 

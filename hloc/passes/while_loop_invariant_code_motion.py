@@ -29,8 +29,6 @@ NEVER = NOT_MERGEABLE | {"while", "conditional", "call", "custom-call", "add-dep
 
 def while_loop_invariant_code_motion(module: Module, context: PassContext) -> bool:
     """Hoist invariant computations. True if anything moved."""
-    if not any(i.opcode == "while" for i in module.instructions()):
-        return False
     sites = call_sites(module)
 
     def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
