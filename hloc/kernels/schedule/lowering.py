@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from hloc.kernels import ir
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Store, Var
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.lanes import ACCUMULATOR, GROUP, PLACE, VALUE, Piece, in_all_lanes, part_name, piece
-from hloc.kernels.schedule.nest import UNROLL, VECTOR, Nest, Refused
+from hloc.kernels.schedule.nest import UNROLL, Nest, Refused
 from hloc.kernels.vectors import bits_of, bytes_of, element_of, is_vector, lanes_of, vector
 
 LEAST_BYTES = 16                # of a register
@@ -26,7 +25,7 @@ MOST_SINGLE = 8                 # iterations without lanes that are written one 
 def lower(nest: Nest, names: Iterator[int]) -> tuple[Stmt, ...]:
     """The statements of a nest. names: numbers for new names, unique in the kernel. Raises Refused."""
     if not nest.splits:
-        return (nest.loop._replace(kind=ir.SERIAL),)
+        return (nest.loop._replace(kind=SERIAL),)
     return _Lowering(nest, names).statements()
 
 
@@ -147,7 +146,7 @@ class _Lowering:
                 self.out.append(Assign(own.name, Apply(self.updates[name], (own, term), term.type)))
             self.out += made.stores
         body, self.out = (start, *self.out), before
-        self.out += [*begin, For(counter, groups, ir.SERIAL, body)]
+        self.out += [*begin, For(counter, groups, SERIAL, body)]
 
     def variable(self, name: str, type: str, copy: int, begin: list[Mutable]) -> Var:
         """The variable of an accumulator, which begins with what it holds so far."""

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
-from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Store, Var
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Expr, For, Let, Load, Store, Var
 from hloc.kernels.monoids import MONOIDS, can_reassociate
 from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
 
-SERIAL, VECTOR, UNROLL = "serial", "vector", "unroll"
+UNROLL = "unroll"               # the third kind of an axis, beside those of loops
 WITHOUT_LANES = ("called_", "row_", "widen", "narrow", "bits_read", "stochastic_convert")
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from hloc.kernels.schedule.nest import SERIAL, UNROLL, VECTOR, Axis, Nest, Refused, Split
+from hloc.kernels.ir import SERIAL, VECTOR
+from hloc.kernels.schedule.nest import UNROLL, Axis, Nest, Refused, Split
 
 Step = tuple[str, tuple[str | int, ...]]
 TAILS = ("overlap", "peel")
