@@ -23,7 +23,7 @@ from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import MASKS, bits_of, bytes_of, element_of, is_vector
 from hloc.ops.table import SCALARS
 
-LINE = 64
+LINE, REGISTER = 64, 64         # bytes of a cache line, and of the widest register
 WRITTEN_OUT = 8                 # iterations of a scalar loop that compilers write out
 UNITS = ("loads", "stores", "vectors", "shuffles", "divides")
 FLOATS = ("f32", "f64")
@@ -135,7 +135,7 @@ class _Counter:
         if e.op in FREE or e.op == "splat" and not isinstance(e.arguments[0], (Load, Var, Apply)):
             return (0, 0, 0, 0, 0)
         widest = max(_bytes(a.type) for a in (e, *e.arguments))
-        part = max(1.0, widest / LINE) if widest > LINE // 2 else self.machine["narrow"]
+        part = max(1.0, widest / REGISTER) if widest > REGISTER // 2 else self.machine["narrow"]
         if not any(is_vector(a.type) for a in (e, *e.arguments)):
             part = self.machine["scalar"]
         if e.op == "lane":
