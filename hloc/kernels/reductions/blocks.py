@@ -32,7 +32,8 @@ THREADS = 256               # of a block
 PACK, MOST_PACKED = 16, 8   # bytes that a lane loads at once; elements
 LINE, LONG_LINE = 128, 256  # bytes of a row of a tile, so that DRAM is read well; of arrays of LARGE bytes
 LARGE = 32 << 20
-SUMS_OF_LANE = 96           # bytes of the sums of one lane: those of a block lie in its shared memory, some twice
+SHARED = 48 << 10           # bytes of shared memory that every kernel can use
+SUMS_OF_LANE = SHARED // (2 * THREADS)  # bytes: the sums of a block lie in its shared memory, some twice
 BLOCKS = 4                  # per SM, if there are enough rows
 PIECE_BYTES = 32 << 10      # that a piece reads at least: joining costs more than reading fewer
 FEW_ROWS = 16               # that one lane combines at the end, one after the other
@@ -311,7 +312,6 @@ class BlockNest:
     def stored(self, counters: list[Index], block: Index) -> Callable:
         """Stores the results of a column that exists."""
         r, b, tile = self.reduction, self.outline.builder, self.tile
-
         joined = len(self.columns.extents) < len(r.extents)      # a kept loop and the short reduced one after it
 
         def use(c: Index, totals: list[Expr]) -> None:
