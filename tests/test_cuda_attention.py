@@ -219,7 +219,7 @@ def test_masks_in_memory(monkeypatch):
 def test_masked_tiles_are_passed_over(score, monkeypatch):
     """With what stands in the place of the weights of such a tile made NaN, and used, rows are NaN."""
     sources = sources_of(module(Case("bf16", score, 1, 1, 64, 300, 32, 32)), H100)
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    text = driver.text_of(sources)
     for old, new in (("z[r][c] = 0;", "z[r][c] = HLOC_NAN_F32;"), ("if (!any && ", "if (!any && false && ")):
         assert old in text
         text = text.replace(old, new)
@@ -247,7 +247,7 @@ def test_masked_tiles_are_passed_over(score, monkeypatch):
 def test_missing_barrier(type, place, monkeypatch):
     """Each barrier and each wait is needed: without it the emulation's checker tells a race, or memory without a value."""
     sources = sources_of(module(Case(type, "plain", 1, 10, 20, 150, 32, 128 if type == "bf16" else 16)), SMALL)
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    text = driver.text_of(sources)
     template = text[text.index("void hloc_attention_mma(" if type == "bf16" else "void hloc_attention_f32("):]
     template = template[:template.index("\n}\n")]
     assert place in template

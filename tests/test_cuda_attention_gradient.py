@@ -225,7 +225,7 @@ def test_parts_of_weights(monkeypatch):
     """Two parts are as good as three, up to what f32 holds; one is not."""
     driver.install(monkeypatch)
     sources = make_sources(program_of(module(Case("bf16", "plain", "softmax", "q", wide="f32")), H100), H100)
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    text = driver.text_of(sources)
     random = np.random.default_rng(0)
     arrays = check_arrays(sources.program.parameters, [
         random.normal(size=v.shape.dimensions).astype(numpy_dtype(v.shape.element_type)) for v in sources.program.parameters])
@@ -274,7 +274,7 @@ def test_missing_barrier(type, place, monkeypatch):
     """Each barrier and each wait is needed: without it the emulation's checker tells a race, or memory without a value."""
     small = dataclasses.replace(H100, cores=1)
     sources = make_sources(program_of(module(Case(type, "plain", "softmax", "kv", 20, 150, 32, 16, 10)), small), small)
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    text = driver.text_of(sources)
     start = text.index("struct hloc_gradient_place")
     assert place in text[start:]
     driver.install(monkeypatch)

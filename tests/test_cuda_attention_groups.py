@@ -91,7 +91,7 @@ def test_masked_tiles(in_groups, monkeypatch):
 def run_changed(case: Case, changes: list[tuple[str, str]], monkeypatch, checked: bool) -> np.ndarray:
     """What the kernel gives with pieces of its text replaced."""
     sources = grouped(module(case), dataclasses.replace(H100, cores=1), TILES[1])
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    text = driver.text_of(sources)
     for place, wrong in changes:
         assert place in text
         text = text.replace(place, wrong)

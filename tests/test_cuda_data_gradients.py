@@ -1,14 +1,11 @@
 """Convolutions of dilated inputs on GPUs, such as gradients of strided convolutions, in phases; epilogues of tiles."""
 from __future__ import annotations
 
-import shutil
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 from cuda_emulation import driver
 from cuda_emulation.cases import backend_of, emulate
-from test_cuda_warpgroups import BULK, H100, compiled, inputs
+from test_cuda_warpgroups import BULK, H100, Patched, compiled, emulated, inputs
 
 from hloc import api
 from hloc.errors import RunError
@@ -21,37 +18,20 @@ from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.phases import Phase, phase, phases_of
 from hloc.targets.cuda.tiles.source import variants
 
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 
-TEXT = """HloModule m
-ENTRY e {{ x = {t}[{x}] parameter(0)  w = {t}[{w}] parameter(1)
-  ROOT y = f32[{y}] convolution(x, w), window={{size={how}}}, dim_labels={labels} }}
-"""
-
-
-class Strided(NamedTuple):
+def strided(dy: str, w: str, dx: str, how: str, type: str = "bf16", labels: str = "b01f_01oi->b01f") -> Patched:
     """dy: the gradient of a strided convolution's output; w: the filter; dx: the gradient of its input."""
-
-    x: str
-    w: str
-    y: str
-    how: str
-    type: str = "bf16"
-    labels: str = "b01f_01oi->b01f"
-
-    @property
-    def text(self) -> str:
-        return TEXT.format(t=self.type, x=self.x, w=self.w, y=self.y, how=self.how, labels=self.labels)
+    return Patched(dy, w, dx, how, labels, type)
 
 
 CASES = {
-    "3x3": Strided("3,4,5,64", "3,3,72,64", "3,8,10,72", "3x3 pad=1_2x1_2 lhs_dilate=2x2 rhs_reversal=1x1"),
-    "1x1": Strided("4,4,4,64", "1,1,40,64", "4,8,8,40", "1x1 pad=0_1x0_1 lhs_dilate=2x2"),
-    "odd sizes": Strided("3,5,5,64", "3,2,40,64", "3,10,9,40", "3x2 pad=1_2x1_0 lhs_dilate=2x2", "f16"),
-    "three": Strided("7,3,3,64", "5,4,64,40", "7,9,8,40", "5x4 pad=3_3x2_2 lhs_dilate=3x3 rhs_reversal=1x0",
+    "3x3": strided("3,4,5,64", "3,3,72,64", "3,8,10,72", "3x3 pad=1_2x1_2 lhs_dilate=2x2 rhs_reversal=1x1"),
+    "1x1": strided("4,4,4,64", "1,1,40,64", "4,8,8,40", "1x1 pad=0_1x0_1 lhs_dilate=2x2"),
+    "odd sizes": strided("3,5,5,64", "3,2,40,64", "3,10,9,40", "3x2 pad=1_2x1_0 lhs_dilate=2x2", "f16"),
+    "three": strided("7,3,3,64", "5,4,64,40", "7,9,8,40", "5x4 pad=3_3x2_2 lhs_dilate=3x3 rhs_reversal=1x0",
                      labels="b01f_01io->b01f"),
-    "one dimension": Strided("3,8,3,64", "3,3,40,64", "3,8,5,40", "3x3 pad=1_1x1_1 lhs_dilate=1x2"),
-    "negative padding": Strided("7,5,5,64", "3,3,40,64", "7,6,6,40", "3x3 pad=-1_0x0_-1 lhs_dilate=2x2"),
+    "one dimension": strided("3,8,3,64", "3,3,40,64", "3,8,5,40", "3x3 pad=1_1x1_1 lhs_dilate=1x2"),
+    "negative padding": strided("7,5,5,64", "3,3,40,64", "7,6,6,40", "3x3 pad=-1_0x0_-1 lhs_dilate=2x2"),
 }
 
 BOXES = ("3x3", "1x1", "negative padding")      # whose phases fill tiles well enough
@@ -122,7 +102,7 @@ def test_faults_of_phases(place, wrong, monkeypatch):
     case = CASES["3x3"]
     planned = program(case.text)
     sources = make_sources(planned, H100, [f"64x64x64, 4 {BULK}, phases"])
-    whole = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    whole = driver.text_of(sources)
     assert place in whole
     driver.install(monkeypatch)
     backend = backend_of(sources, image=driver.build_text(whole.replace(place, wrong), checked=True))

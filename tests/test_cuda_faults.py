@@ -92,10 +92,6 @@ def sources_of(name: str):
     return make_sources(api.plan(api.optimize(api.load(MODULES[name]), target), target), H100)
 
 
-def text_of(sources) -> str:
-    return sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
-
-
 def run(sources, text: str) -> None:
     """The program under the checker, on random inputs."""
     random = np.random.default_rng(0)
@@ -121,7 +117,7 @@ def changed(text: str, old: str, new: str, number: int = 0) -> str:
 @pytest.mark.parametrize("name", MODULES)
 def test_kernels_without_a_fault(name):
     sources = sources_of(name)
-    run(sources, text_of(sources))
+    run(sources, driver.text_of(sources))
 
 
 BARRIERS = [
@@ -142,14 +138,14 @@ BARRIERS = [
 @pytest.mark.parametrize("name, place", BARRIERS, ids=lambda v: re.sub(r"\W+", "_", v)[:40])
 def test_missing_barrier(name, place):
     sources = sources_of(name)
-    text = changed(text_of(sources), place, place.replace("__syncthreads();", ""))
+    text = changed(driver.text_of(sources), place, place.replace("__syncthreads();", ""))
     with pytest.raises(RunError, match="thread"):
         run(sources, text)
 
 
 def test_divergent_barrier():
     sources = sources_of("product")
-    text = changed(text_of(sources), "__syncthreads(); /* all have read the last tile */",
+    text = changed(driver.text_of(sources), "__syncthreads(); /* all have read the last tile */",
                    "if (threadIdx.x < 100) __syncthreads();")
     with pytest.raises(RunError, match="some threads never reach|thread"):
         run(sources, text)
@@ -157,7 +153,7 @@ def test_divergent_barrier():
 
 def test_out_of_bounds():
     sources = sources_of("pointwise")
-    text = changed(text_of(sources), "< 1000;", "< 1001;")
+    text = changed(driver.text_of(sources), "< 1000;", "< 1001;")
     with pytest.raises(RunError, match="read outside of memory: thread 232 of block 3, 4 bytes at byte 4000 of argument 0") as caught:
         run(sources, text)
     assert "negate" in caught.value.message and "stopped in kernel k0" in caught.value.message
@@ -165,7 +161,7 @@ def test_out_of_bounds():
 
 def test_misaligned_vector_access():
     sources = sources_of("product")
-    text = changed(text_of(sources), "A_PITCH = S::BM + V", "A_PITCH = S::BM + 1")
+    text = changed(driver.text_of(sources), "A_PITCH = S::BM + V", "A_PITCH = S::BM + 1")
     with pytest.raises(RunError, match="misaligned access"):
         run(sources, text)
 
@@ -177,13 +173,13 @@ def test_copies_that_nobody_waits_for(place, wrong):
     """What is on its way has no value yet."""
     sources = sources_of("pipeline")
     with pytest.raises(RunError, match="nothing has written.*shared"):
-        run(sources, changed(text_of(sources), place, wrong))
+        run(sources, changed(driver.text_of(sources), place, wrong))
 
 
 def test_copies_into_memory_that_is_still_read():
     """A step copied where others still read the one before."""
     sources = sources_of("pipeline")
-    text = changed(text_of(sources), "a.copy(tile(step), ", "a.copy(tile(step % (S::STAGES - 1)), ")
+    text = changed(driver.text_of(sources), "a.copy(tile(step), ", "a.copy(tile(step % (S::STAGES - 1)), ")
     with pytest.raises(RunError, match="thread|nothing has written"):
         run(sources, text)
 
@@ -193,7 +189,7 @@ def test_too_much_shared_memory():
     start = sources.geometry[0]
     wrong = dataclasses.replace(sources, geometry=(start._replace(shared=240 << 10),))
     with pytest.raises(RunError, match="invalid argument"):
-        run(wrong, text_of(wrong))
+        run(wrong, driver.text_of(wrong))
 
 
 @pytest.mark.parametrize("name, place", [("product", "a_stage.template put<1, A_PITCH>(a_tile, k0, hloc_same<T>());"),
@@ -204,7 +200,7 @@ def test_too_much_shared_memory():
 def test_shared_memory_read_before_it_is_written(name, place):
     sources = sources_of(name)
     with pytest.raises(RunError, match="nothing has written.*shared"):
-        run(sources, changed(text_of(sources), place, ";"))
+        run(sources, changed(driver.text_of(sources), place, ";"))
 
 
 def test_arena_read_before_it_is_written():
@@ -215,7 +211,7 @@ def test_arena_read_before_it_is_written():
     program = api.plan(api.optimize(api.load(text), target), target)
     sources = make_sources(program._replace(steps=program.steps[1:]), H100)
     with pytest.raises(RunError, match="nothing has written.*device memory"):
-        run(sources, text_of(sources))
+        run(sources, driver.text_of(sources))
 
 
 ARRIVE = "  __threadfence();\n  const unsigned before = atomicInc(arrived, count - 1);\n  __threadfence();\n"
@@ -229,9 +225,9 @@ ARRIVE = "  __threadfence();\n  const unsigned before = atomicInc(arrived, count
 def test_last_block(name, old, new):
     """What the last block reads was stored by others: fences and barriers hand it on, and all must have arrived."""
     sources = sources_of(name)
-    assert "hloc_last_block" in text_of(sources)
+    assert "hloc_last_block" in driver.text_of(sources)
     with pytest.raises(RunError, match="thread|nothing has written"):
-        run(sources, changed(text_of(sources), old, new))
+        run(sources, changed(driver.text_of(sources), old, new))
 
 
 @pytest.mark.parametrize("old, new", [("__syncthreads();\n  return __syncthreads_or", "return __syncthreads_or"),
@@ -240,12 +236,12 @@ def test_last_block_without_its_barriers(old, new):
     """It arrives before all have stored; or only one thread learns that it is the last block."""
     sources = sources_of("sums")
     with pytest.raises(RunError, match="thread|nothing has written"):
-        run(sources, changed(text_of(sources), old, new))
+        run(sources, changed(driver.text_of(sources), old, new))
 
 
 def test_a_counter_that_is_not_reset():
     sources = sources_of("sums")
-    text = changed(text_of(sources), "atomicInc(arrived, count - 1)", "atomicInc(arrived, 0xffffffffu)")
+    text = changed(driver.text_of(sources), "atomicInc(arrived, count - 1)", "atomicInc(arrived, 0xffffffffu)")
     with pytest.raises(RunError, match="a counter is [0-9]+ at the end of the launch, not zero"):
         run(sources, text)
 
@@ -255,4 +251,4 @@ def test_launch_bounds():
     start = sources.geometry[0]
     wrong = dataclasses.replace(sources, geometry=(start._replace(block=(start.block[0] * 2, 1, 1)),))
     with pytest.raises(RunError, match="512 threads in a block, its __launch_bounds__ are 256"):
-        run(wrong, text_of(wrong))
+        run(wrong, driver.text_of(wrong))

@@ -1,17 +1,14 @@
 """Gradients of filters on GPUs: sums over positions, both operands contiguous across the depth."""
 from __future__ import annotations
 
-import shutil
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from cuda_emulation import driver
-from cuda_emulation.cases import backend_of, emulate
-from test_cuda_warpgroups import BULK, H100, compiled, inputs
+from cuda_emulation.cases import emulate
+from test_cuda_warpgroups import BULK, H100, check_fault, compiled, emulated, inputs
 
 from hloc import api
-from hloc.errors import RunError
 from hloc.evaluate import Evaluator
 from hloc.targets.cuda.compiler import compile_verbosely
 from hloc.targets.cuda.gpus import GPUS
@@ -20,8 +17,6 @@ from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.positions import Positions, positions_of
 from hloc.targets.cuda.tiles.source import variants
-
-emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation needs g++")
 
 
 class Gradient(NamedTuple):
@@ -157,18 +152,7 @@ def test_faults_of_positions(place, wrong, told, monkeypatch):
     """Positions of several boxes in each direction, in two panels of channels."""
     case = Gradient("1,12,132,72", "1,6,66,8", "3,3,72,8", "6x66 pad=1_0x1_0 rhs_dilate=2x2")
     sources = case.sources(f"128x64x64, 8 {BULK}")
-    whole = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
-    assert place in whole
-    driver.install(monkeypatch)
-    backend = backend_of(sources, image=driver.build_text(whole.replace(place, wrong), checked=True))
-    arrays = inputs(sources)
-    (right,) = Evaluator(api.load(case.text)).run(arrays)
-    if told:
-        with pytest.raises(RunError, match=told):
-            backend(arrays)
-    else:
-        assert (backend(arrays)[0] != right).any()
-    backend.close()
+    check_fault(sources, case.text, place, wrong, told, monkeypatch)
 
 
 @compiled

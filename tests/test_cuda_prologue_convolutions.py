@@ -117,7 +117,7 @@ def run(text: str, monkeypatch, place: str = "", wrong: str = "") -> tuple[np.nd
     if not place:
         (result,) = emulate(sources, arrays, monkeypatch, checked=True, backwards=True)
         return result.astype(np.float32), right.astype(np.float32)
-    source = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    source = driver.text_of(sources)
     assert place in source
     driver.install(monkeypatch)
     backend = backend_of(sources, image=driver.build_text(source.replace(place, wrong, 1), checked=True))

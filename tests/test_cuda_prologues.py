@@ -184,7 +184,7 @@ def test_without_a_fault(text, monkeypatch):
 def test_faults(text, place, wrong, monkeypatch):
     """Results differ, or the checker speaks."""
     sources, arrays, right = sources_and_arrays(text)
-    source = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    source = driver.text_of(sources)
     assert place in source
     driver.install(monkeypatch)
     backend = backend_of(sources, image=driver.build_text(source.replace(place, wrong, 1), checked=True))

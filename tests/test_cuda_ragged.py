@@ -120,7 +120,7 @@ def test_faults(place, wrong, monkeypatch):
     """Rows of the next group, products of rows without a group, another group's matrix: each shows."""
     program = planned(ragged("bf16", "bf16"))
     sources, arrays = make_sources(program, H100), inputs(program, SIZES)
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+    text = driver.text_of(sources)
     assert place in text
     driver.install(monkeypatch)
     (right,) = Evaluator(api.load(ragged("bf16", "bf16"))).run(arrays)

@@ -246,19 +246,22 @@ def test_patches_fill_tiles():
 
 # -- planted faults ----------------------------------------------------------------------------------------------------
 
-def check_fault(variant: str, place: str, wrong: str, told: str, monkeypatch) -> None:
-    """What is left out, or described wrongly, shows: the checker tells it, or the numbers are wrong."""
-    sources = grouped(product(BF16, (128, 448, 256)), variant)
-    text = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
+FAULTY = product(BF16, (128, 448, 256))
+
+
+def check_fault(sources, module: str, place: str, wrong: str, told: str, monkeypatch) -> None:
+    """A fault in the CUDA C of a module shows: the checker tells it, or the numbers are wrong."""
+    text = driver.text_of(sources)
     assert place in text
     driver.install(monkeypatch)
     backend = backend_of(sources, image=driver.build_text(text.replace(place, wrong), checked=True))
     arrays = inputs(sources)
+    (right,) = Evaluator(api.load(module)).run(arrays)
     if told:
         with pytest.raises(RunError, match=told):
             backend(arrays)
     else:
-        assert (backend(arrays)[0] != expected(*arrays, (1, 0))).any()
+        assert (backend(arrays)[0] != right).any()
     backend.close()
 
 
@@ -273,7 +276,7 @@ def check_fault(variant: str, place: str, wrong: str, told: str, monkeypatch) ->
     ("k * 2048, Operand::LINES * 128, 1024)", "k * 2048, 1024, 1024)", ""),
     ("hloc_wgmma_wait<0>();\n  hloc_copy", "hloc_copy", "")], ids=range(8))
 def test_faults_of_warpgroups(place, wrong, told, monkeypatch):
-    check_fault(GROUPED, place, wrong, told, monkeypatch)
+    check_fault(grouped(FAULTY, GROUPED), FAULTY, place, wrong, told, monkeypatch)
 
 
 @emulated
@@ -289,7 +292,7 @@ def test_faults_of_warpgroups(place, wrong, told, monkeypatch):
     ("row + panel * ACROSS", "row", ""),
     ("hloc_wgmma_wait<0>();\n  if (steps", "if (steps", "")], ids=range(10))
 def test_faults_of_bulk_copies(place, wrong, told, monkeypatch):
-    check_fault(BULK, place, wrong, told, monkeypatch)
+    check_fault(grouped(FAULTY, BULK), FAULTY, place, wrong, told, monkeypatch)
 
 
 @emulated
@@ -306,18 +309,7 @@ def test_faults_of_patches(place, wrong, told, monkeypatch):
     case = Patched("3,6,7,64", "3,3,72,64", "3,6,7,72", "3x3 pad=1_1x1_1", "b01f_01oi->b01f")
     case = case._replace(x="1,17,7,64", y="1,17,7,72") if "own_y" in place else case
     text, sources = patched(case, "64x128")
-    whole = sources.single_file() + "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry)
-    assert place in whole
-    driver.install(monkeypatch)
-    backend = backend_of(sources, image=driver.build_text(whole.replace(place, wrong), checked=True))
-    arrays = inputs(sources)
-    (right,) = Evaluator(api.load(text)).run(arrays)
-    if told:
-        with pytest.raises(RunError, match=told):
-            backend(arrays)
-    else:
-        assert (backend(arrays)[0] != right).any()
-    backend.close()
+    check_fault(sources, text, place, wrong, told, monkeypatch)
 
 
 # -- machine code, tensor maps -----------------------------------------------------------------------------------------

@@ -60,8 +60,16 @@ def install(monkeypatch) -> None:
 
 def build(sources, checked: bool = False) -> bytes:
     """CudaSources -> a shared object with a launcher per kernel; cached by content."""
-    launchers = "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry if not g.product)
-    return build_text(f"{sources.readable()}\n{launchers}", checked)
+    return build_text(f"{sources.readable()}\n{_launchers(sources)}", checked)
+
+
+def text_of(sources) -> str:
+    """CudaSources -> CUDA C for build_text, hloc's headers included: tests plant faults in it."""
+    return sources.single_file() + _launchers(sources)
+
+
+def _launchers(sources) -> str:
+    return "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry if not g.product)
 
 
 def build_text(text: str, checked: bool = False) -> bytes:
