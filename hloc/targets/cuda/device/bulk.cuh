@@ -10,7 +10,7 @@
  *                                           places in lines of 128 (hloc_chunk of pipeline.cuh)
  *      hloc_bulk_known(map)                 once per thread that copies: the host has written the map
  *      hloc_bulk_operand, hloc_bulk_ring    a product's operand; the steps in shared memory and their barriers
- * Tensor maps have 128 bytes each and lie in device memory (hloc/targets/cuda/tensor_maps.py).
+ * Tensor maps have 128 bytes each and lie in device memory (tiles/tensor_maps.py).
  * HLOC_EMULATED: an emulation gives its own bodies.
  */
 #ifndef HLOC_BULK_CUH

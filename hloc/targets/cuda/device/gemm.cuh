@@ -15,8 +15,8 @@
  *      hloc_gemm_join  adds up the pieces of K
  * finish (tiles/finish.py) is called with every place of C (in pieces: the number of the piece and a place in its part
  * of the scratch memory) and the sums of WIDE columns from there on, an array. It reads what it needs, and returns a
- * function that computes and stores. `memory` is shared and 16-byte aligned; hloc/targets/cuda/products.py knows how
- * much is needed. A and B are read through sources: hloc_strided, hloc_computed, and conv.cuh's.
+ * function that computes and stores. `memory` is shared and 16-byte aligned; tiles/products.py knows how much is
+ * needed. A and B are read through sources: hloc_strided, hloc_computed, and conv.cuh's.
  */
 #ifndef HLOC_GEMM_CUH
 #define HLOC_GEMM_CUH
