@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from hloc.errors import UnsupportedError, VerifyError
+from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, leaves
 from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Elements
@@ -22,8 +22,8 @@ from hloc.kernels.group import RULES
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Buffer, Const, Cost, Expr, For, Kernel, Load
 from hloc.kernels.plan import Block
 from hloc.kernels.scalars import convert_to, converted, narrow, widen
-from hloc.ops.checks import check_combiner, root_parts
-from hloc.ops.collectives import device_groups, device_pairs
+from hloc.ops.checks import root_parts
+from hloc.ops.collectives import check_reducer, device_groups, device_pairs
 from hloc.ops.combiners import plain_opcode
 from hloc.ops.host import device_transfers
 
@@ -67,7 +67,7 @@ def exchanges_of(instruction: Instruction, replicas: int, partitions: int) -> li
         axis = (instruction.get("dimensions") or [0])[0]
         blocks = [_part(s, axis, size) if kind == "all-gather" else _whole(s) for s in operands]
         return [Exchange(groups, (), tuple(blocks))]
-    _check_reducer(instruction, operands)
+    check_reducer(instruction)
     return _reductions(instruction, groups)
 
 
@@ -110,14 +110,6 @@ def _checked_groups(instruction: Instruction, replicas: int, partitions: int) ->
     if instruction.opcode not in ("all-reduce", "collective-broadcast") and len({len(g) for g in groups}) > 1:
         raise UnsupportedError(f"{instruction.opcode} has groups of several sizes", instruction.span)
     return tuple(map(tuple, groups))
-
-
-def _check_reducer(instruction: Instruction, operands: Sequence[Shape]) -> None:
-    try:
-        for shape in operands:
-            check_combiner(instruction, "to_apply", [shape.element_type])
-    except VerifyError as error:
-        raise UnsupportedError(error.message, error.span) from None
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def exchanged(evaluator, instruction: Instruction, value) -> tuple[list, int]:
 
 def _joiner(evaluator, instruction: Instruction) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
     """A function from the same elements of each member to these combined, in the order of the members."""
-    _check_reducer(instruction)
+    check_reducer(instruction)
     combiner = Combiner(evaluator, instruction.get("to_apply"))
 
     def join(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -332,7 +332,7 @@ def infer_all_reduce(instruction: Instruction) -> Shape:
     return _one_or_tuple(instruction, [s.with_default_layout() for s in _shapes(instruction)])
 
 
-def _check_reducer(instruction: Instruction) -> None:
+def check_reducer(instruction: Instruction) -> None:
     """Raises UnsupportedError if to_apply does not combine elements of the operands."""
     try:
         for shape in _shapes(instruction):

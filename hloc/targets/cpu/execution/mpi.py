@@ -119,7 +119,7 @@ def share_of(count: int, own: int, members: int) -> int:
 
 
 class MpiCommunicator:
-    """error is what a callback raised, for the run's own error."""
+    """The table of functions of one process, and what its collectives need. raised: by a callback, for `error`."""
 
     def __init__(self, device: MpiDevice, library):
         self.device, self.library = device, library
