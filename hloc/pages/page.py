@@ -1,4 +1,4 @@
-"""The frame of every page: styles, scripts and data in one file.
+"""The frame of every page: styles, scripts and data in one file; sections and tables.
 
     page("a title", "<h1>...</h1>", scripts=[text], data={"graph": {...}})
 
@@ -12,13 +12,15 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from hloc.errors import printable
 
 LONGEST_TEXT = 2_000            # characters of one instruction that a page shows
+
+Cells = Sequence[object]
 
 
 def text(value: object, longest: int = LONGEST_TEXT) -> str:
@@ -54,6 +56,39 @@ def page(title: str, body: str, *, styles: Iterable[str] = (), scripts: Iterable
         f"<title>{text(title)}</title>", *(f"<style>{style}</style>" for style in (asset("page.css"), *styles)),
         "</head>", "<body>", body, *held, *(f"<script>{script}</script>" for script in scripts), "</body>", "</html>",
         ""])
+
+
+def in_sections(title: str, parts: Iterable[tuple[str, str, str]]) -> str:
+    """The body of a page, with links to its sections. parts: id, title and markup of each; one of no markup is left
+    out."""
+    shown = [(key, head, markup) for key, head, markup in parts if markup]
+    links = "".join(f'<li><a href="#{key}">{head}</a></li>' for key, head, _ in shown)
+    return "\n".join([
+        f'<main class="report"><h1>{text(title)}</h1>', f'<nav aria-label="Sections"><ul>{links}</ul></nav>',
+        *(f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{head}</h2>{markup}</section>'
+          for key, head, markup in shown), "</main>"])
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Cells], numeric: str, *, raw: Sequence[int] = (),
+          key: str = "") -> str:
+    """A table. numeric: for each column "t" where it holds numbers; raw: columns that are markup already."""
+    kinds = [' class="number"' if n < len(numeric) and numeric[n] == "t" else "" for n in range(len(heads))]
+    head = "".join(f'<th scope="col"{kind}>{text(h)}</th>' for h, kind in zip(heads, kinds))
+    body = "".join("<tr>" + "".join(_cells(row, kinds, raw)) + "</tr>" for row in rows)
+    named = f' id="{key}"' if key else ""
+    shown = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
+    return (f'<div class="wide"><table{named}><caption class="unseen">{text(caption)}</caption>{shown}'
+            f"<tbody>{body}</tbody></table></div>")
+
+
+def _cells(row: Cells, kinds: Sequence[str], raw: Sequence[int]) -> Iterator[str]:
+    for n, (cell, kind) in enumerate(zip(row, kinds)):
+        yield f"<td{kind}>{cell if n in raw else text(cell, 300)}</td>"
+
+
+def rest_line(count: int, most: int, what: str) -> str:
+    """Under a table that shows the first `most` rows of `count`."""
+    return f'<p class="faint">... and {count - most:,} more {what}</p>' if count > most else ""
 
 
 def policy(scripts: Iterable[str], also: str = "") -> str:

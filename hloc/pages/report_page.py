@@ -6,7 +6,7 @@ Everything is there without a script; the script (report.js) links lines, and mo
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from hloc.analysis.cost import main_operation
@@ -15,7 +15,7 @@ from hloc.ir import Instruction
 from hloc.pages import charts
 from hloc.pages.charts import short
 from hloc.pages.diff_page import sections
-from hloc.pages.page import asset, page, text
+from hloc.pages.page import Cells, asset, in_sections, page, rest_line, table, text
 from hloc.tools.formatting import size_text, time_text
 from hloc.tools.report.kernels import KernelReport
 from hloc.tools.report.lines import Line
@@ -28,8 +28,6 @@ MOST_DOTS = 400
 MOST_BUFFERS = 20_000           # that the memory chart lets one look at
 MOST_PLACES = 40                # buffers that are listed without a script
 
-Cells = Sequence[object]
-
 
 def report_page(told: Report) -> str:
     """The whole page."""
@@ -41,17 +39,6 @@ def report_page(told: Report) -> str:
     return page(f"report on {told.title}", in_sections(told.title, parts), scripts=[asset("report.js")],
                 data={"memory-data": memory_data(told)},
                 styles=[asset("diff.css"), asset("charts.css"), asset("report.css")])
-
-
-def in_sections(title: str, parts: Iterable[tuple[str, str, str]]) -> str:
-    """The body of a page, with links to its sections. parts: id, title and markup of each; one of no markup is left
-    out."""
-    shown = [(key, head, markup) for key, head, markup in parts if markup]
-    links = "".join(f'<li><a href="#{key}">{head}</a></li>' for key, head, _ in shown)
-    return "\n".join([
-        f'<main class="report"><h1>{text(title)}</h1>', f'<nav aria-label="Sections"><ul>{links}</ul></nav>',
-        *(f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{head}</h2>{markup}</section>'
-          for key, head, markup in shown), "</main>"])
 
 
 # -- summary -----------------------------------------------------------------------------------------------------------
@@ -97,7 +84,7 @@ def kernels_section(told: Report) -> str:
     heads = ["kernel", "predicted", "share", *(["measured"] if has_times else []), "runs", "bound by", "bytes", "flops",
              "flops/byte", "computes", "source"]
     numeric = "ltt" + "t" * has_times + "tlttt" + "ll"
-    return table("Kernels", heads, rows, numeric, raw=(0,)) + _rest(len(told.kernels), MOST_ROWS, "kernels")
+    return table("Kernels", heads, rows, numeric, raw=(0,)) + rest_line(len(told.kernels), MOST_ROWS, "kernels")
 
 
 def _kernel_link(k: KernelReport) -> str:
@@ -123,7 +110,7 @@ def texts(told: Report) -> str:
     shown = [k for k in told.kernels if k.code]
     if not shown:
         return ""
-    told_more = _rest(len(told.kernels), len(shown), "kernels, without their texts")
+    told_more = rest_line(len(told.kernels), len(shown), "kernels, without their texts")
     return ("<p>Point at a line, or choose it, to mark what it came from and what it became. "
             f"Up and down go through lines that can be chosen.</p>{''.join(_texts(k, language) for k in shown)}"
             f"{told_more}")
@@ -161,7 +148,7 @@ def roofline_section(told: Report) -> str:
     said = f" {without:,} kernels without flops are not shown." if without else ""
     nominal = "" if told.target.machine.kind == "gpu" else " The roof of a CPU is nominal."
     return (f'<p>A dot is a kernel, its size the share of the time. Memory gives {short(roof.bytes)}B/s.'
-            f'{nominal}{said}{_rest(len(told.kernels) - without, MOST_DOTS, "kernels")}</p>{chart}')
+            f'{nominal}{said}{rest_line(len(told.kernels) - without, MOST_DOTS, "kernels")}</p>{chart}')
 
 
 def _dots(told: Report) -> list[charts.Dot]:
@@ -254,7 +241,7 @@ def edges_section(told: Report) -> str:
             + table("Reasons", ("reason", "arrays", "bytes"), reasons, "ltt")
             + "<details><summary>The largest arrays, each with its reason</summary>"
             + table("Arrays between kernels", ("bytes", "from", "source", "to", "source", "reason"), edges, "tlllll")
-            + _rest(len(told.edges), MOST_ROWS, "arrays") + "</details>")
+            + rest_line(len(told.edges), MOST_ROWS, "arrays") + "</details>")
 
 
 def _end(instruction: Instruction, kernel: str) -> tuple[str, str]:
@@ -292,26 +279,3 @@ def collectives_section(told: Report) -> str:
             for r in told.collectives[:MOST_ROWS]]
     heads = ("collective", "axis", "devices that work together", "number", "bytes on a device")
     return table("Collectives", heads, rows, "llltt")
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-def table(caption: str, heads: Sequence[str], rows: Iterable[Cells], numeric: str, *, raw: Sequence[int] = (),
-          key: str = "") -> str:
-    """A table. numeric: for each column "t" where it holds numbers; raw: columns that are markup already."""
-    kinds = [' class="number"' if n < len(numeric) and numeric[n] == "t" else "" for n in range(len(heads))]
-    head = "".join(f'<th scope="col"{kind}>{text(h)}</th>' for h, kind in zip(heads, kinds))
-    body = "".join("<tr>" + "".join(_cells(row, kinds, raw)) + "</tr>" for row in rows)
-    named = f' id="{key}"' if key else ""
-    shown = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
-    return (f'<div class="wide"><table{named}><caption class="unseen">{text(caption)}</caption>{shown}'
-            f"<tbody>{body}</tbody></table></div>")
-
-
-def _cells(row: Cells, kinds: Sequence[str], raw: Sequence[int]) -> Iterator[str]:
-    for n, (cell, kind) in enumerate(zip(row, kinds)):
-        yield f"<td{kind}>{cell if n in raw else text(cell, 300)}</td>"
-
-
-def _rest(count: int, most: int, what: str) -> str:
-    return f'<p class="faint">... and {count - most:,} more {what}</p>' if count > most else ""

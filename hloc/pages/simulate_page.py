@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.analysis.asynchronous import base_of
-from hloc.pages.page import asset, page, text
-from hloc.pages.report_page import Cells, in_sections, table
+from hloc.pages.page import Cells, asset, in_sections, page, rest_line, table, text
 from hloc.pages.timeline_chart import timeline_chart
 from hloc.tools.formatting import size_text, time_text
 from hloc.tools.simulate.shapes import Shape
@@ -93,9 +92,9 @@ def collectives(told: Simulation) -> str:
                      size_text(int(sum(how.sent))), time_text(one.seconds), time_text(one.exposed),
                      next(map(str, i.written_at()), "")))
     heads = ("collective", "what", "axes", "runs", "algorithm", "sent, each time", "time", "exposed", "source")
-    rest = len(longest) - MOST_ROWS
-    more = f'<p class="faint">... and {rest:,} more collectives</p>' if rest > 0 else ""
-    return table("Collectives", heads, rows, "llltltttl") + more if rows else ""
+    if not rows:
+        return ""
+    return table("Collectives", heads, rows, "llltltttl") + rest_line(len(longest), MOST_ROWS, "collectives")
 
 
 def cluster(told: Simulation) -> str:
