@@ -22,7 +22,7 @@ from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.costs.work import Work
-from hloc.targets.cuda.tiles.finish import Finish, finish_of, finish_text
+from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, Finish, finish_of, finish_text
 from hloc.targets.cuda.tiles.patches import is_boxes, maps_of_patches, patch_of
 from hloc.targets.cuda.tiles.phases import phases_of
 from hloc.targets.cuda.tiles.positions import PANEL, STEP, is_positions, maps_of_positions, panels_of, positions_of
@@ -50,7 +50,6 @@ from hloc.targets.cuda.tiles.tiling import (
 from hloc.targets.cuda.tiles.times import predicted_us, works_of
 
 LARGEST_TILE = 64               # larger tiles lack registers for each row's window
-VECTOR_BYTES = 16
 SIDES = ("lhs", "rhs")
 HELD_PLACE = 48                 # bytes of registers: position of a computed input element, and its window's start
 FEW_OUTPUTS = 1 << 16

@@ -19,7 +19,7 @@ from hloc.kernels.walks import expressions, loads, parts, walk, with_parts
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.printer import CUDA, StatementPrinter
 
-VECTOR_BYTES = 16
+VECTOR_BYTES = 16                   # of one load or store of a thread
 FIRST, SUMS = "first", "sums"       # parameters of the function: the first column, and the sums
 
 

@@ -16,7 +16,7 @@ from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
-from hloc.targets.cuda.tiles.finish import finish_of, finish_text
+from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, finish_of, finish_text
 from hloc.targets.cuda.tiles.prologues import Computed, computed, computed_thin, prologue_struct
 from hloc.targets.cuda.tiles.tensor_cores import TF32, Numbers, numbers_of
 from hloc.targets.cuda.tiles.tensor_maps import LARGEST_SIZE, LINE, TensorMap
@@ -40,7 +40,6 @@ THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
 THIN_SUMS, MOST_COLUMNS = 64, 8         # of a thread
 THIN_ENOUGH = 2                 # blocks per SM
 MOST_NEAR = 128                 # bytes of the left operand with which registers suffice for two blocks per SM
-VECTOR_BYTES = 16               # bytes of one vector load of an operand
 LARGEST_TILE = 128
 
 
