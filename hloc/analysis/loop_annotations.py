@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from hloc.analysis.while_loops import call_sites, induction_of, loop_of, trip_count
+from hloc.analysis.while_loops import induction_of, loop_of, trip_count
 from hloc.errors import Span
 from hloc.ir import Instruction, Module, Verbatim
 
@@ -62,11 +62,10 @@ def with_trip_count(instruction: Instruction, count: int | None) -> dict:
 
 def contradictions(module: Module) -> Iterator[tuple[str, Span | None]]:
     """A message and its place for each hint that contradicts the condition and body of its loop."""
-    loops = [i for i in module.instructions() if i.opcode == "while" and "backend_config" in i.attributes]
-    sites = call_sites(module) if loops else None
-    for instruction in loops:
-        config = backend_config(instruction)
-        loop = loop_of(instruction, sites)
+    for instruction in module.instructions():
+        if instruction.opcode != "while" or "backend_config" not in instruction.attributes:
+            continue
+        config, loop = backend_config(instruction), loop_of(instruction)
         induction = induction_of(loop) if loop is not None and config else None
         if loop is None or induction is None:
             continue

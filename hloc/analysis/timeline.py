@@ -17,9 +17,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hloc.analysis.asynchronous import base_of, is_done, is_start, started
-from hloc.analysis.communication import rounds_of
+from hloc.analysis.communication import counts_of, exchange_of, rounds_of
 from hloc.analysis.control_flow import branches
-from hloc.ir import Computation, Instruction
+from hloc.analysis.cost import predicted_seconds
+from hloc.analysis.links import plain_network
+from hloc.ir import Computation, Instruction, Module
+from hloc.machine import Machine
 from hloc.ops.collectives import EXCHANGES
 
 Seconds = Callable[[Instruction], float]
@@ -83,6 +86,18 @@ def replay(computation: Computation, seconds: Seconds) -> Timeline:
     return walk.made
 
 
+def rough_seconds(module: Module, machine: Machine) -> Seconds:
+    """Of kernels by their operations and bytes, of collectives on a network that is named nowhere."""
+    counts = counts_of(module)
+    levels = plain_network(machine.kind, counts.devices)
+
+    def seconds(instruction: Instruction) -> float:
+        if base_of(instruction) in EXCHANGES:
+            return exchange_of(started(instruction), levels, counts).seconds
+        return predicted_seconds(instruction, machine)
+    return seconds
+
+
 class _Replay:
     def __init__(self, seconds: Seconds, known: dict[Computation, float]):
         self.seconds, self.known = seconds, known          # known: seconds of branches
@@ -140,12 +155,17 @@ class _Replay:
         place = len(self.made.slices)
         self.run(instruction.get("condition"), times * trips)
         self.run(instruction.get("body"), times * trips)
-        once = self.now - begin
         if trips > 1:
-            self.made.slices.append(Slice(REST, self.now, self.now + once * (trips - 1), instruction, trips - 1))
-            self.now += once * (trips - 1)
-            self.free = max(self.free, self.now) if self.free > begin + once else self.free
+            self.rest(instruction, trips - 1, self.now - begin)
         self.made.slices.insert(place, Slice(LOOP, begin, self.now, instruction, trips))
+
+    def rest(self, instruction: Instruction, trips: int, once: float) -> None:
+        """The iterations of a loop behind the first, of `once` seconds each."""
+        end = self.now + once * trips
+        self.made.slices.append(Slice(REST, self.now, end, instruction, trips))
+        if self.free > self.now:                           # what the last iteration sends goes on behind it
+            self.free = max(self.free, end)
+        self.now = end
 
     def alone(self, computation: Computation) -> float:
         """Seconds of a branch, with nothing before it."""

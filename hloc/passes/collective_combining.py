@@ -11,7 +11,7 @@ and limits: xla/service/collective_combiner_utils.h, xla/service/collective_util
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from hloc.ir import Computation, Instruction, Module, Shape
 from hloc.passes.rewriter import Names, control_dependent, count_uses, remove_dead, unfused_computations
@@ -39,11 +39,12 @@ def combine(module: Module, opcode: str, key: Key, most: int) -> bool:
     of a kind."""
     changed = False
     for computation in unfused_computations(module):
-        if sum(i.opcode == opcode for i in computation.instructions) > 1:
-            names = Names(i.name for i in computation.instructions)
-            while group := _group(computation, opcode, key, most):
-                _join(computation, group, names)
-                changed = True
+        groups = _groups(computation, opcode, key, most)
+        names = Names(i.name for i in computation.instructions) if groups else Names(())
+        joined = [_joined(group, names) for group in groups]
+        if joined:
+            computation.instructions = in_order([*computation.instructions, *joined])
+            changed = True
     return changed
 
 
@@ -68,16 +69,35 @@ def drop_replaced(module: Module, replaced: set[Instruction]) -> None:
         remove_dead(computation)
 
 
-def _group(computation: Computation, opcode: str, key: Key, most: int) -> list[Instruction]:
-    """The first collectives that can be one; [] where there are none."""
+def _groups(computation: Computation, opcode: str, key: Key, most: int) -> list[list[Instruction]]:
+    """The collectives of each that can be one."""
     pinned = control_dependent(computation)
-    found = [i for i in computation.instructions if is_of_array(i, opcode) and i not in pinned]
-    needs = _needs(computation, found)
+    found = {i: n for n, i in enumerate(i for i in computation.instructions
+                                        if is_of_array(i, opcode) and i not in pinned)}
+    if len(found) < 2:
+        return []
+    needs, keys, left = _needs(computation, found), {i: key(i) for i in found}, dict(found)
+    groups = []
+    while group := _first_group(left, needs, keys, most):
+        groups.append(group)
+        bits = needed = 0
+        for instruction in group:
+            bits |= 1 << left.pop(instruction)
+            needed |= needs[instruction]
+        for instruction in left:                                     # who needs one of them, needs all
+            if needs[instruction] & bits:
+                needs[instruction] |= bits | needed
+    return groups
+
+
+def _first_group(found: Mapping[Instruction, int], needs: Mapping[Instruction, int],
+                 keys: Mapping[Instruction, Hashable], most: int) -> list[Instruction]:
+    """The first collectives that can be one; [] where there are none. found: with their numbers."""
     groups: dict[Hashable, list[tuple[int, int]]] = {}               # (members' bits, bytes) of each that is not full
     members: dict[int, list[Instruction]] = {}
-    for n, instruction in enumerate(found):
+    for instruction, n in found.items():
         size = instruction.shape.num_bytes
-        open_groups = groups.setdefault(key(instruction), [])
+        open_groups = groups.setdefault(keys[instruction], [])
         for place, (bits, taken) in enumerate(open_groups):
             if taken + size <= most and bits.bit_count() < MOST_OPERANDS and not needs[instruction] & bits:
                 members[bits | 1 << n] = [*members.pop(bits), instruction]
@@ -89,19 +109,18 @@ def _group(computation: Computation, opcode: str, key: Key, most: int) -> list[I
     return next((one for one in members.values() if len(one) > 1), [])
 
 
-def _needs(computation: Computation, found: Sequence[Instruction]) -> dict[Instruction, int]:
+def _needs(computation: Computation, found: Mapping[Instruction, int]) -> dict[Instruction, int]:
     """For each instruction the collectives that it depends on, as bits by their numbers."""
-    own = {instruction: 1 << n for n, instruction in enumerate(found)}
     needs: dict[Instruction, int] = {}
     for instruction in computation.instructions:
         bits = 0
         for other in (*instruction.operands, *instruction.control_predecessors):
-            bits |= needs[other] | own.get(other, 0)
+            bits |= needs[other] | (1 << found[other] if other in found else 0)
         needs[instruction] = bits
     return needs
 
 
-def _join(computation: Computation, group: Sequence[Instruction], names: Names) -> None:
+def _joined(group: Sequence[Instruction], names: Names) -> Instruction:
     """One collective for all of the group; its members become elements of its result."""
     first = group[0]
     attributes = {k: v for k, v in first.attributes.items() if k != "sharding"}
@@ -111,7 +130,7 @@ def _join(computation: Computation, group: Sequence[Instruction], names: Names) 
         member.opcode, member.operands = "get-tuple-element", [joined]
         kept = {k: v for k, v in member.attributes.items() if k in ("metadata", "frontend_attributes")}
         member.attributes = {**kept, "index": n}
-    computation.instructions = in_order([*computation.instructions, joined])
+    return joined
 
 
 def in_order(instructions: Sequence[Instruction]) -> list[Instruction]:

@@ -11,7 +11,7 @@ way at a time, which bounds the memory. What overwrites an array stays behind th
 if the cost model says that the new one takes no less time, or if that one breaks the memory limit. Source of the
 method: xla/service/latency_hiding_scheduler.cc.
 
-context.seconds gives the times; without it they are rough (hloc/analysis/cost.py, links.plain_network).
+context.seconds gives the times; without it they are rough (analysis.timeline.rough_seconds).
 """
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ from collections.abc import Mapping, Sequence
 
 from hloc.analysis.aliasing import branch_origins, leaf_values, module_invariants
 from hloc.analysis.asynchronous import base_of, is_done, is_start, started
-from hloc.analysis.communication import Counts, counts_of, exchange_of
 from hloc.analysis.control_flow import executed_computations, is_control_flow
-from hloc.analysis.cost import predicted_seconds
-from hloc.analysis.links import plain_network
 from hloc.analysis.liveness import peak_bytes
-from hloc.analysis.timeline import Seconds, replay
+from hloc.analysis.timeline import Seconds, replay, rough_seconds
 from hloc.ir import Computation, Instruction, Module
 from hloc.ops.collectives import EXCHANGES
 from hloc.passes.context import PassContext
@@ -38,7 +35,7 @@ def latency_hiding_scheduler(module: Module, context: PassContext) -> bool:
     """True if an order changed. The module must be scheduled."""
     if not module.is_scheduled:
         return False
-    seconds = context.seconds or rough_seconds(module, context)
+    seconds = context.seconds or rough_seconds(module, context.machine)
     invariants = module_invariants(module)
     callees = (invariants, branch_origins(module, invariants))
     executed = executed_computations(module)
@@ -56,18 +53,6 @@ def latency_hiding_scheduler(module: Module, context: PassContext) -> bool:
             computation.instructions = order
             changed = True
     return changed
-
-
-def rough_seconds(module: Module, context: PassContext) -> Seconds:
-    """Of kernels by their operations and bytes, of collectives on a network that is named nowhere."""
-    counts: Counts = counts_of(module)
-    levels = plain_network(context.machine.kind, counts.devices)
-
-    def seconds(instruction: Instruction) -> float:
-        if base_of(instruction) in EXCHANGES:
-            return exchange_of(started(instruction), levels, counts).seconds
-        return predicted_seconds(instruction, context.machine)
-    return seconds
 
 
 def _in_order(predecessors: Mapping[Instruction, Sequence[Instruction]],

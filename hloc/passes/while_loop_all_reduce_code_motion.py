@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hloc.analysis.while_loops import Loop, call_sites, element_read, loop_of
+from hloc.analysis.while_loops import Loop, element_read
 from hloc.ir import Instruction, Module
 from hloc.passes.collective_combining import is_of_array
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
-from hloc.passes.rewriter import Names, Rewriter, control_dependent, count_uses, remove_dead, rewrite_module
+from hloc.passes.loop_rewriter import elements_of, rewrite_loops
+from hloc.passes.rewriter import Names, Rewriter, control_dependent, count_uses, remove_dead
 from hloc.sharding.rules import combiner_of
 
 
@@ -30,14 +31,12 @@ class Sum(NamedTuple):
 
 def while_loop_all_reduce_code_motion(module: Module, context: PassContext) -> bool:
     """True if an all-reduce left a loop."""
-    sites = call_sites(module)
+    return rewrite_loops(module, change)
 
-    def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-        loop = loop_of(instruction, sites)
-        found = sums(loop) if loop is not None else []
-        return moved(loop, found, rewriter) if loop is not None and found else None
 
-    return rewrite_module(module, visit, revisit=False, opcodes=("while",))
+def change(loop: Loop, rewriter: Rewriter) -> Instruction | None:
+    found = sums(loop)
+    return moved(loop, found, rewriter) if found else None
 
 
 def sums(loop: Loop) -> list[Sum]:
@@ -78,7 +77,7 @@ def moved(loop: Loop, found: list[Sum], rewriter: Rewriter) -> Instruction:
         initial[one.element] = e.full(0, one.add.shape)
     _drop(loop, found)
     new = rewriter.change(old, operands=[rewriter.add("tuple", old.shape, initial)])
-    elements = [rewriter.add("get-tuple-element", s, [new], {"index": n}) for n, s in enumerate(old.shape.tuple_shapes)]
+    elements = elements_of(new, rewriter)
     for one in found:
         whole = rewriter.add("all-reduce", one.reduce.shape, [elements[one.element]],
                              {k: v for k, v in one.reduce.attributes.items() if k != "sharding"})

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of, trip_count
+from hloc.analysis.while_loops import Loop, element_read, invariant_elements, trip_count
 from hloc.ir import Computation, Instruction, Module, array
 from hloc.passes.context import PassContext
-from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite_module
-from hloc.passes.while_loop_invariant_code_motion import carrying
+from hloc.passes.loop_rewriter import carrying, rewrite_loops
+from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead
 
 FEWEST_STEPS = 4
 MOST_ROWS = 64                  # of a step: larger products do as well one by one
@@ -49,14 +49,12 @@ def while_loop_dot_batching(module: Module, context: PassContext) -> bool:
     """Multiply slices of a loop at once, before the loop. True if anything moved."""
     if context.option("memory_limit") is not None:
         return False
-    sites = call_sites(module)
+    return rewrite_loops(module, change)
 
-    def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-        loop = loop_of(instruction, sites)
-        found = step_dots(loop) if loop is not None else []
-        return batch(loop, found, rewriter) if loop is not None and found else None
 
-    return rewrite_module(module, visit, revisit=False, opcodes=("while",))
+def change(loop: Loop, rewriter: Rewriter) -> Instruction | None:
+    found = step_dots(loop)
+    return batch(loop, found, rewriter) if found else None
 
 
 def step_dots(loop: Loop) -> list[StepDot]:

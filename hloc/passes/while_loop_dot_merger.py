@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of
+from hloc.analysis.while_loops import Loop, element_read, invariant_elements
 from hloc.ir import Computation, Instruction, Module, SliceDim, array
 from hloc.passes.context import PassContext
-from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite_module
-from hloc.passes.while_loop_invariant_code_motion import carrying
+from hloc.passes.loop_rewriter import carrying, rewrite_loops
+from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead
 
 MOST_WORK = 3 << 17             # multiplications of a product, unless its rows are few
 FEW_ROWS = 4
@@ -50,14 +50,12 @@ def while_loop_dot_merger(module: Module, context: PassContext) -> bool:
     """Merge small dots of the same rows in loops. True if any were merged."""
     if context.option("memory_limit") is not None:
         return False
-    sites = call_sites(module)
+    return rewrite_loops(module, change)
 
-    def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-        loop = loop_of(instruction, sites)
-        found = mergeable(loop) if loop is not None else []
-        return merge(loop, found, rewriter) if loop is not None and found else None
 
-    return rewrite_module(module, visit, revisit=False, opcodes=("while",))
+def change(loop: Loop, rewriter: Rewriter) -> Instruction | None:
+    found = mergeable(loop)
+    return merge(loop, found, rewriter) if found else None
 
 
 def mergeable(loop: Loop) -> list[list[Member]]:

@@ -12,15 +12,15 @@ such a loop wherever it solves a system.
 """
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from hloc.analysis.cost import operations
 from hloc.analysis.effects import NOT_MERGEABLE, has_side_effect
-from hloc.analysis.while_loops import Loop, call_sites, element_read, invariant_elements, loop_of, trip_count
-from hloc.ir import Computation, Instruction, Module, Shape
+from hloc.analysis.while_loops import Loop, element_read, invariant_elements, loop_of, trip_count
+from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
-from hloc.passes.rewriter import Names, Rewriter, control_dependent, remove_dead, rewrite_module
+from hloc.passes.loop_rewriter import carrying, rewrite_loops
+from hloc.passes.rewriter import Rewriter, control_dependent, remove_dead
 
 CHEAP = frozenset({"constant", "broadcast", "iota", "reshape", "bitcast", "tuple", "get-tuple-element", "slice"})
 SMALL, MUCH = 1 << 20, 10           # bytes, and operations for an element (analysis/cost.py)
@@ -29,18 +29,12 @@ NEVER = NOT_MERGEABLE | {"while", "conditional", "call", "custom-call", "add-dep
 
 def while_loop_invariant_code_motion(module: Module, context: PassContext) -> bool:
     """Hoist invariant computations. True if anything moved."""
-    sites = call_sites(module)
-
-    def visit(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-        loop = loop_of(instruction, sites)
-        return hoist(loop, sites, rewriter) if loop is not None else None
-
-    return rewrite_module(module, visit, opcodes=("while",))
+    return rewrite_loops(module, hoist, revisit=True)
 
 
-def hoist(loop: Loop, sites: Counter[Computation], rewriter: Rewriter) -> Instruction | None:
+def hoist(loop: Loop, rewriter: Rewriter) -> Instruction | None:
     """The loop after its invariant work, in a tuple of the old shape; None if there is none."""
-    made_from = invariant_values(loop, sites)
+    made_from = invariant_values(loop)
     frontier = worth_moving(loop, made_from)
     if not frontier:
         return None
@@ -52,7 +46,7 @@ def hoist(loop: Loop, sites: Counter[Computation], rewriter: Rewriter) -> Instru
     return new
 
 
-def invariant_values(loop: Loop, sites: Counter[Computation]) -> dict[Instruction, frozenset[int]]:
+def invariant_values(loop: Loop) -> dict[Instruction, frozenset[int]]:
     """The instructions of the body with one value for all iterations, and the elements that they are made from."""
     same = invariant_elements(loop)
     pinned = control_dependent(loop.body) | {loop.body.root}
@@ -63,14 +57,14 @@ def invariant_values(loop: Loop, sites: Counter[Computation]) -> dict[Instructio
             if index in same:
                 made_from[instruction] = frozenset((index,))
         elif instruction not in pinned and all(o in made_from for o in instruction.operands) \
-                and (can_move(instruction) or is_loop_that_ends(instruction, sites)):
+                and (can_move(instruction) or is_loop_that_ends(instruction)):
             made_from[instruction] = frozenset().union(*(made_from[o] for o in instruction.operands))
     return made_from
 
 
-def is_loop_that_ends(instruction: Instruction, sites: Counter[Computation]) -> bool:
+def is_loop_that_ends(instruction: Instruction) -> bool:
     """Whether this is a loop of known length, of nothing but what can move."""
-    loop = loop_of(instruction, sites)
+    loop = loop_of(instruction)
     return loop is not None and trip_count(loop) is not None and all(
         i.opcode == "parameter" or can_move(i) for c in (loop.body, loop.condition) for i in c.instructions)
 
@@ -136,33 +130,3 @@ def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instru
                 else rewriter.adopt(instruction, [made[o] for o in instruction.operands])
     return [made[i] for i in frontier]
 
-
-def carrying(loop: Loop, values: list[Instruction], rewriter: Rewriter) -> tuple[Instruction, list[Instruction]]:
-    """The loop with `values` as further elements, which do not change, in a tuple of the old shape; and what reads them
-    in the body."""
-    old = loop.instruction
-    shape = Shape.tuple([*old.shape.tuple_shapes, *(v.shape for v in values)])
-    state = rewriter.add("tuple", shape, [*loop.initial, *values])
-    carries = _carried(loop, shape, len(values))
-    new = rewriter.change(old, operands=[state], shape=shape, sharding=None)
-    elements = [rewriter.add("get-tuple-element", s, [new], {"index": n}) for n, s in enumerate(old.shape.tuple_shapes)]
-    return rewriter.add("tuple", old.shape, elements), carries
-
-
-def _carried(loop: Loop, shape: Shape, count: int) -> list[Instruction]:
-    """Make body and condition carry the last `count` elements of `shape`, which do not change, too: what reads them in
-    the body."""
-    body = loop.body
-    state = body.parameters[0]
-    first = len(shape.tuple_shapes) - count
-    loop.condition.parameters[0].shape = state.shape = shape
-    names = Names(i.name for i in body.instructions)
-    elements = [Instruction(names.fresh("get-tuple-element"), "get-tuple-element", shape.tuple_shapes[n], [state],
-                            {"index": n}, span=state.span) for n in range(first, first + count)]
-    place = body.instructions.index(state) + 1
-    body.instructions[place:place] = elements
-    body.root.operands.extend(elements)
-    body.root.shape = shape
-    for instruction in (state, loop.condition.parameters[0], body.root):
-        instruction.attributes.pop("sharding", None)
-    return elements

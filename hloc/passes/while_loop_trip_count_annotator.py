@@ -10,18 +10,18 @@ do not determine one: then the condition is evaluated.
 from __future__ import annotations
 
 from hloc.analysis.loop_annotations import TRIP_COUNT, backend_config, known_trip_count, with_trip_count
-from hloc.analysis.while_loops import call_sites, loop_of, trip_count
+from hloc.analysis.while_loops import loop_of, trip_count
 from hloc.ir import Module
 from hloc.passes.context import PassContext
 
 
 def while_loop_trip_count_annotator(module: Module, context: PassContext) -> bool:
     """Annotate loops with their trip counts. True if one got or lost its count."""
-    loops = [i for i in module.instructions() if i.opcode == "while"]
-    sites = call_sites(module) if loops else None
     changed = False
-    for instruction in loops:
-        loop = loop_of(instruction, sites)
+    for instruction in module.instructions():
+        if instruction.opcode != "while":
+            continue
+        loop = loop_of(instruction)
         count = trip_count(loop) if loop is not None else None
         if count != known_trip_count(instruction) or (count is None and TRIP_COUNT in backend_config(instruction)):
             instruction.attributes = with_trip_count(instruction, count)

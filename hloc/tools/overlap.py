@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from hloc.analysis.communication import counts_of, exchange_of, largest_group
 from hloc.analysis.links import plain_network
-from hloc.analysis.timeline import KERNEL, TRANSFER, Slice, replay
+from hloc.analysis.timeline import KERNEL, TRANSFER, Slice, replay, rough_seconds
 from hloc.ir import Instruction, Module
 from hloc.ir.clone import clone_module
 from hloc.passes.context import PassContext
-from hloc.passes.latency_hiding_scheduler import rough_seconds
 from hloc.passes.pipelines import OVERLAP
 from hloc.passes.runner import run_passes
 
@@ -39,7 +38,7 @@ def exposures(module: Module, context: PassContext) -> list[Exposure]:
     """Those that take longest first. The module is left as it is."""
     own, counts = clone_module(module), counts_of(module)
     run_passes(own, OVERLAP, context, verify=False)
-    line = replay(own.entry, rough_seconds(own, context))
+    line = replay(own.entry, rough_seconds(own, context.machine))
     levels = plain_network(context.machine.kind, counts.devices)
     beside = _overlapping_kernels(line.slices)
     found = [Exposure(i, len(largest_group(i, counts)), one.runs, sum(exchange_of(i, levels, counts).sent), one.seconds,
