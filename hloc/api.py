@@ -196,8 +196,9 @@ def optimize(module: Module, target: Target, options: Options | None = None) -> 
     from hloc.passes.runner import run_passes
     options = options or Options()
     context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes))
+    passes = pipeline_for(target.name, context.option("pipelined") == "on")
     with options.stage("passes"), without_collections():
-        run_passes(module, pipeline_for(target.name), context, timings=options.timings, verify=False,
+        run_passes(module, passes, context, timings=options.timings, verify=False,
                    progress=lambda name: options.report(f"pass {name}"), **options.dumps)
     return module
 

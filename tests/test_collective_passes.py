@@ -13,14 +13,15 @@ from hloc.analysis.timeline import WAIT, replay
 from hloc.devices import device_counts
 from hloc.evaluate.simulate import evaluate_devices
 from hloc.inputs import entry_parameters, random_arrays
+from hloc.ir.printer import print_module
 from hloc.passes.context import PassContext
-from hloc.passes.pipelines import COLLECTIVES, OVERLAP
+from hloc.passes.pipelines import COLLECTIVES, OVERLAP, PIPELINED
 from hloc.passes.runner import run_passes
 from hloc.targets import find
 from hloc.text import parse_module
 from hloc.tools.explain import explain
 
-COLLECTIVE_PASSES = {one.__name__ for one in (*COLLECTIVES, *OVERLAP)}
+COLLECTIVE_PASSES = {one.__name__ for one in (*COLLECTIVES, *PIPELINED, *OVERLAP)}
 CASES = [path for path in cases.CASES if path.parent.name in COLLECTIVE_PASSES]
 
 
@@ -144,6 +145,61 @@ def test_any_schedule_stays_one(seed):
     inputs = [random_arrays(entry_parameters(module), n) for n in range(2)]
     for old, new in zip(evaluate_devices(parse_module(text), inputs), evaluate_devices(module, inputs)):
         assert all(np.array_equal(a, b) for a, b in zip(old, new))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_pipelined_loops_give_the_same_bits(seed):
+    """Random loops with collectives of counters' slices and of what is written: all that can moves, once."""
+    random = np.random.default_rng(seed)
+    text, moves = random_loop(random)
+    module = parse_module(text)
+    assert run_passes(module, PIPELINED, PassContext()) == moves
+    assert not run_passes(parse_module(print_module(module)), PIPELINED, PassContext())
+    inputs = [random_arrays(entry_parameters(module), n) for n in range(2)]
+    for old, new in zip(evaluate_devices(parse_module(text), inputs), evaluate_devices(module, inputs)):
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(old, new))
+
+
+def random_loop(random: np.random.Generator) -> tuple[str, bool]:
+    """The module, and whether a collective of it may move."""
+    steps, step = int(random.integers(1, 5)), int(random.choice([-3, -1, 1, 2]))
+    start = int(random.integers(-2, 5))
+    near = start + steps * step - int(np.sign(step)) * int(random.integers(0, abs(step)))
+    state = "(s32[], f32[8], f32[16,4], f32[16,8], s32[])"
+    group = "replica_groups={{0,1}}, use_global_device_ids=true"
+    kinds = set(random.choice(["gather", "scatter", "plain"], int(random.integers(1, 4))))
+    index = random.choice(["i", "k", "m"])
+    lines = [f"  c = s32[] constant({step})", "  n = s32[] add(i, c)", "  two = s32[] constant(2)", "  z = s32[] constant(0)",
+             "  kn = s32[] subtract(k, two)", "  m = s32[] maximum(i, k)", "  y0 = f32[8] sine(x)"]
+    last, written = "y0", "gs"
+    if "gather" in kinds:
+        lines += [f"  s = f32[1,4] dynamic-slice(ws, {index}, z), dynamic_slice_sizes={{1,4}}", "  f = f32[4] reshape(s)",
+                  f"  w = f32[8] all-gather(f), channel_id=1, {group}, dimensions={{0}}", f"  y1 = f32[8] add({last}, w)"]
+        last = "y1"
+    if "plain" in kinds:
+        lines += [f"  a = f32[8] all-reduce({last}), channel_id=2, {group}, to_apply=add", "  y2 = f32[8] cosine(a)"]
+        last = "y2"
+    if "scatter" in kinds:
+        lines += [f"  g = f32[8] negate({last})", f"  r = f32[8] all-reduce(g), channel_id=3, {group}, to_apply=add",
+                  "  p = f32[8] multiply(r, r)" if random.integers(2) else "  p = f32[8] abs(r)", "  q = f32[1,8] reshape(p)",
+                  f"  v = f32[16,8] dynamic-update-slice(gs, q, {index}, z)"]
+        written = "v"
+    return (f"""HloModule loop, num_partitions=2
+add {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }}
+body {{
+  t = {state} parameter(0)  i = s32[] get-tuple-element(t), index=0  x = f32[8] get-tuple-element(t), index=1
+  ws = f32[16,4] get-tuple-element(t), index=2  gs = f32[16,8] get-tuple-element(t), index=3  k = s32[] get-tuple-element(t), index=4
+""" + "\n".join(lines) + f"""
+  ROOT o = {state} tuple(n, {last}, ws, {written}, kn) }}
+cond {{ t = {state} parameter(0)  i = s32[] get-tuple-element(t), index=0  l = s32[] constant({near})
+  ROOT c = pred[] compare(i, l), direction={"LT" if step > 0 else "GT"} }}
+ENTRY e {{ x = f32[8] parameter(0)  ws = f32[16,4] parameter(1)  gs = f32[16,8] parameter(2)  k = s32[] {
+        random.choice(["parameter(3)", "constant(9)"])}
+  i = s32[] constant({start})  t = {state} tuple(i, x, ws, gs, k)  w = {state} while(t), condition=cond, body=body
+  a = f32[8] get-tuple-element(w), index=1  b = f32[16,8] get-tuple-element(w), index=3  c = s32[] get-tuple-element(w), index=4
+  d = s32[] get-tuple-element(w), index=0
+  ROOT r = (f32[8], f32[16,8], s32[], s32[]) tuple(a, b, c, d) }}
+""", steps > 1 and kinds != {"plain"})
 
 
 def random_program(random: np.random.Generator) -> str:

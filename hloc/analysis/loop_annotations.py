@@ -56,8 +56,19 @@ def with_trip_count(instruction: Instruction, count: int | None) -> dict:
         config[TRIP_COUNT] = {"n": str(count)}
     attributes = {k: v for k, v in instruction.attributes.items() if k != "backend_config"}
     if config:
-        attributes["backend_config"] = Verbatim(json.dumps(config, separators=(",", ":")))
+        attributes["backend_config"] = _written(config)
     return attributes
+
+
+def _written(config: dict) -> Verbatim:
+    return Verbatim(json.dumps(config, separators=(",", ":")))
+
+
+def without_hints(instruction: Instruction) -> dict:
+    """The attributes without any of them: of a loop that is about to change."""
+    config = {k: v for k, v in backend_config(instruction).items() if k not in {key for key, _ in HINTS}}
+    attributes = {k: v for k, v in instruction.attributes.items() if k != "backend_config"}
+    return {**attributes, "backend_config": _written(config)} if config else attributes
 
 
 def contradictions(module: Module) -> Iterator[tuple[str, Span | None]]:

@@ -11,6 +11,7 @@ element 1 is invariant, element 0 is the induction variable, and starting from 0
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hloc.ir import Computation, Instruction, Module
@@ -69,6 +70,16 @@ def element_read(instruction: Instruction, computation: Computation) -> int | No
     if instruction.opcode != "get-tuple-element" or instruction.operands[0].opcode != "parameter":
         return None
     return instruction.get("index")
+
+
+def reads_of(loop: Loop, index: int, uses: Mapping[Instruction, int]) -> int:
+    """How many operand slots of the body read element `index`, where `uses` says how many read each instruction."""
+    return sum(uses[i] for i in loop.body.instructions if element_read(i, loop.body) == index)
+
+
+def compared_elements(loop: Loop) -> set[int]:
+    """The carried elements that the condition reads."""
+    return {n for i in loop.condition.instructions if (n := element_read(i, loop.condition)) is not None}
 
 
 def invariant_elements(loop: Loop) -> set[int]:

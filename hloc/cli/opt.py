@@ -78,7 +78,7 @@ def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir,
     """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
     from hloc.passes.context import PassContext
-    from hloc.passes.pipelines import ALL_PASSES, OVERLAP, PARTITIONING, pipeline_for
+    from hloc.passes.pipelines import ALL_PASSES, OVERLAP, PARTITIONING, PIPELINED, pipeline_for
     from hloc.passes.runner import flatten, named_passes, run_passes
     from hloc.targets import find
     from hloc.tools.pass_states import check_passes
@@ -92,13 +92,15 @@ def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir,
             module, chosen, None if passes is None else _names(passes), dump_before, dump_after,
             Options(passes=pass_options(fusion, precision=precision)), reading, time_passes, as_json))
         return
-    pipeline = pipeline_for(chosen.name) if passes is None else named_passes(_names(passes), ALL_PASSES)
+    watched = {*dump_before, *dump_after}
+    pipelined = not watched.isdisjoint(p.__name__ for p in flatten(PIPELINED))
+    pipeline = pipeline_for(chosen.name, pipelined) if passes is None else named_passes(_names(passes), ALL_PASSES)
     context = PassContext(chosen.machine, chosen.name, pass_options(fusion, precision=precision), warn=warn,
                           strict=reading.strict)
     if mesh:
         pipeline = (*PARTITIONING, *pipeline)
         context.options = {**context.options, "mesh": mesh}
-    if {p.__name__ for p in flatten(OVERLAP)}.intersection((*dump_before, *dump_after)):
+    if not watched.isdisjoint(p.__name__ for p in flatten(OVERLAP)):
         pipeline = (*pipeline, *OVERLAP)
     running = {p.__name__ for p in flatten(pipeline)}
     check_passes((name for name in (*dump_before, *dump_after) if name != "all"), running)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from hloc.analysis.effects import has_side_effect
 from hloc.ir import Computation, Instruction, Module, Shape
 from hloc.passes.rewriter import Names, control_dependent, count_uses, remove_dead, unfused_computations
 from hloc.sharding.rules import combiner_of
@@ -57,16 +58,22 @@ def drop_replaced(module: Module, replaced: set[Instruction]) -> None:
     """Take out collectives that nobody reads any more, and what only they needed. Others that nobody reads stay:
     devices meet there."""
     for computation in unfused_computations(module):
-        if replaced.isdisjoint(computation.instructions):
+        if not replaced.isdisjoint(computation.instructions):
+            drop_unread(computation, replaced)
+
+
+def drop_unread(computation: Computation, replaced: set[Instruction]) -> None:
+    """The same in one computation."""
+    uses, gone = count_uses(computation), set()
+    for instruction in reversed(computation.instructions):
+        if uses[instruction]:
             continue
-        uses, gone = count_uses(computation), set()
-        for instruction in reversed(computation.instructions):
-            if instruction in replaced and not uses[instruction]:
-                gone.add(instruction)
-                for operand in instruction.operands:
-                    uses[operand] -= 1
-        computation.instructions = [i for i in computation.instructions if i not in gone]
-        remove_dead(computation)
+        if instruction in replaced or not (has_side_effect(instruction) or instruction.opcode == "parameter"):
+            gone.add(instruction)
+            for operand in instruction.operands:
+                uses[operand] -= 1
+    computation.instructions = [i for i in computation.instructions if i not in gone]
+    remove_dead(computation)
 
 
 def _groups(computation: Computation, opcode: str, key: Key, most: int) -> list[list[Instruction]]:

@@ -24,6 +24,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "f32": ("tf32", "'tf32' or 'exact'"),
     "memory_limit": (None, "a number of bytes, or None"),
     "combine_bytes": (30 << 20, "a number of bytes"),
+    "pipelined": ("off", "'on' or 'off'"),
     "mesh": (None, "sizes of axes by name, as {'data': 4}, or None"),
 }
 VARIABLES = {"f32": "HLOC_F32"}             # of the environment

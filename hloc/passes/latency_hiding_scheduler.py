@@ -6,10 +6,11 @@
 
 Each computation is scheduled from its end to its beginning. A done stands as late as it may; its start follows, in this
 direction, once the work between them takes as long as the collective. Of several dones the one whose start can begin
-last comes first; of other instructions the one that the present schedule has last. Of each kind one collective is under
-way at a time, which bounds the memory. What overwrites an array stays behind those who read it. The present order stays
-if the cost model says that the new one takes no less time, or if that one breaks the memory limit. Source of the
-method: xla/service/latency_hiding_scheduler.cc.
+last comes first; of other instructions the one that the present schedule has last, or, which is tried, too, first those
+that need a collective: then other work is left to run beside it. Of each kind one collective is under way at a time,
+which bounds the memory. What overwrites an array stays behind those who read it. The present order stays if the cost
+model says that no new one takes less time, or if those break the memory limit. Source of the method:
+xla/service/latency_hiding_scheduler.cc.
 
 context.seconds gives the times; without it they are rough (analysis.timeline.rough_seconds).
 """
@@ -47,10 +48,12 @@ def latency_hiding_scheduler(module: Module, context: PassContext) -> bool:
             continue
         values = leaf_values(computation, invariants)
         rules = Scheduler(computation, values, callees, computation in bodies, computation is module.entry)
-        order = _Backward(computation, _in_order(rules.predecessors, computation), seconds).order()
-        if order != computation.instructions and _is_better(order, computation, seconds) and (
-                limit is None or peak_bytes(order, computation.root, values) <= limit):
-            computation.instructions = order
+        before = _in_order(rules.predecessors, computation)
+        orders = [_Backward(computation, before, seconds, unlocking).order() for unlocking in (False, True)]
+        fitting = [o for o in orders if limit is None or peak_bytes(o, computation.root, values) <= limit]
+        best = min(fitting, key=lambda o: _total(o, computation, seconds), default=computation.instructions)
+        if _total(best, computation, seconds) < _total(computation.instructions, computation, seconds) * SHORTER:
+            computation.instructions = best
             changed = True
     return changed
 
@@ -62,16 +65,16 @@ def _in_order(predecessors: Mapping[Instruction, Sequence[Instruction]],
     return {i: [p for p in before if position[p] < position[i]] for i, before in predecessors.items()}
 
 
-def _is_better(order: list[Instruction], computation: Computation, seconds: Seconds) -> bool:
-    other = Computation(computation.name, order, computation.root)
-    return replay(other, seconds).total < replay(computation, seconds).total * SHORTER
+def _total(order: list[Instruction], computation: Computation, seconds: Seconds) -> float:
+    return replay(Computation(computation.name, order, computation.root), seconds).total
 
 
 class _Backward:
-    """One computation, from its end. Times run backward: `now` is the time between an instruction and the end."""
+    """One computation, from its end. Times run backward: `now` is the time between an instruction and the end.
+    unlocking: those that need a collective first."""
 
     def __init__(self, computation: Computation, predecessors: Mapping[Instruction, Sequence[Instruction]],
-                 seconds: Seconds):
+                 seconds: Seconds, unlocking: bool):
         self.computation, self.seconds = computation, seconds
         self.predecessors = {i: [p for p in before if p.opcode != "parameter"] for i, before in predecessors.items()
                              if i.opcode != "parameter"}               # parameters stay in front
@@ -83,8 +86,9 @@ class _Backward:
         self.soonest: dict[Instruction, float] = {}                    # of a start, as its done is placed
         self.duration = {i: self._duration(i) for i in computation.instructions}
         self.earliest = self._earliest()
+        self.unlocking = self._behind_collectives() if unlocking else set()
         self.now = 0.0
-        self.ready: list[tuple[int, Instruction]] = []                 # the last of the present schedule first
+        self.ready: list[tuple[bool, int, Instruction]] = []           # `unlocking`, then the present schedule's last
         self.starts: list[tuple[float, int, Instruction]] = []         # by the time from when on it may be placed
         self.held: list[Instruction] = []                              # dones that may be placed, one of a kind at once
         self.under_way: set[str] = set()
@@ -105,6 +109,14 @@ class _Backward:
             found[instruction] = max((found[p] + self.duration[p] for p in self.predecessors[instruction]), default=0.0)
         return found
 
+    def _behind_collectives(self) -> set[Instruction]:
+        """Instructions that may run only after the end of a collective."""
+        found: set[Instruction] = set()
+        for instruction in filter(self.predecessors.__contains__, self.computation.instructions):
+            if any(p in found or self.is_pair(p) and is_done(p) for p in self.predecessors[instruction]):
+                found.add(instruction)
+        return found
+
     def _duration(self, instruction: Instruction) -> float:
         """Of what is no collective; of one from its start to its done."""
         if is_control_flow(instruction):
@@ -119,7 +131,7 @@ class _Backward:
         elif instruction in self.soonest:
             heapq.heappush(self.starts, (self.soonest[instruction], key, instruction))
         else:
-            heapq.heappush(self.ready, (key, instruction))
+            heapq.heappush(self.ready, (instruction not in self.unlocking, key, instruction))
 
     def is_pair(self, instruction: Instruction) -> bool:
         base = base_of(instruction)
@@ -134,7 +146,7 @@ class _Backward:
             self.held.remove(done)
             return done
         if self.ready:
-            return heapq.heappop(self.ready)[1]
+            return heapq.heappop(self.ready)[2]
         self.now = max(self.now, self.starts[0][0])                    # nothing else to do: wait
         return heapq.heappop(self.starts)[2]
 

@@ -96,6 +96,12 @@ COLLECTIVES: tuple[Pass | Repeat, ...] = (
     reduce_scatter_combiner,
 )
 
+# Where a device can send and compute at the same time: behind COLLECTIVES, with the option `pipelined`.
+collective_pipeliner = LazyPass("collective_pipeliner", "while")
+PIPELINED: tuple[Pass | Repeat, ...] = (
+    collective_pipeliner,
+)
+
 # After the pipelines, for a device that can send and compute at the same time.
 async_collective_creator = LazyPass("async_collective_creator")
 latency_hiding_scheduler = LazyPass("latency_hiding_scheduler")
@@ -252,13 +258,16 @@ PARTITIONING_ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
 
 ALL_PASSES: dict[str, Pass] = {one.__name__: one for one in (
     *flatten(TARGET_INDEPENDENT), *flatten(CPU), *flatten(CUDA), *flatten(PARTITIONING), *flatten(OVERLAP),
+    *flatten(PIPELINED),
 )}
 
 PIPELINES: dict[str, tuple[Pass | Repeat, ...]] = {"cpu": TARGET_INDEPENDENT + CPU, "cuda": TARGET_INDEPENDENT + CUDA}
 
 
-def pipeline_for(target: str) -> tuple[Pass | Repeat, ...]:
-    """The whole pipeline of a target ("cpu", "cuda"). UsageError for an unknown one."""
+def pipeline_for(target: str, pipelined: bool = False) -> tuple[Pass | Repeat, ...]:
+    """The whole pipeline of a target ("cpu", "cuda"), with PIPELINED if it is to be. UsageError for an unknown one."""
     if target not in PIPELINES:
         raise UsageError(f"no pipeline for target {target!r}", hint=f"targets: {', '.join(PIPELINES)}")
-    return PIPELINES[target]
+    passes = PIPELINES[target]
+    place = passes.index(while_loop_trip_count_annotator) if pipelined else 0
+    return (*passes[:place], *PIPELINED, *passes[place:]) if pipelined else passes

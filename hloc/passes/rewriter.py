@@ -16,7 +16,7 @@ linear in the instructions that it visits.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,7 @@ from hloc.ir import (
     numpy_dtype,
     reachable_computations,
 )
+from hloc.ops.collectives import EXCHANGES
 
 Visit = Callable[[Instruction, "Rewriter"], "Instruction | None"]
 Opcodes = Collection[str]
@@ -66,6 +67,24 @@ class Names:
             return name
         stem, dot, number = name.rpartition(".")
         return self.fresh(stem if dot and number.isdigit() else name)
+
+
+class Channels:
+    """Numbers of channels that the module does not have yet."""
+
+    def __init__(self, module: Module):
+        self.last = max((int(i.get("channel_id") or 0) for i in module.instructions()), default=0)
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+    def renumber(self, made: Mapping[Instruction, Instruction]) -> None:
+        """Give copies of collectives, by their originals, channels of their own. The two ends of a transfer keep the
+        one that they share."""
+        for old, new in made.items():
+            if old.opcode in EXCHANGES and new is not old and new.get("channel_id") is not None:
+                new.attributes = {**new.attributes, "channel_id": self.next()}
 
 
 class Rewriter:

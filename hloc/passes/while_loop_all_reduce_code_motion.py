@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hloc.analysis.while_loops import Loop, element_read
+from hloc.analysis.while_loops import Loop, compared_elements, element_read, reads_of
 from hloc.ir import Instruction, Module
 from hloc.passes.collective_combining import is_of_array
 from hloc.passes.context import PassContext
@@ -42,14 +42,14 @@ def change(loop: Loop, rewriter: Rewriter) -> Instruction | None:
 def sums(loop: Loop) -> list[Sum]:
     """Those of a loop whose all-reduce may leave it."""
     uses, pinned = count_uses(loop.body), control_dependent(loop.body)
-    asked = {element_read(i, loop.condition) for i in loop.condition.instructions}
+    asked = compared_elements(loop)
     found = []
     for index, add in enumerate(loop.updated):
         if add.opcode != "add" or uses[add] != 1 or index in asked:
             continue
         for before, reduce in (add.operands, add.operands[::-1]):
             if element_read(before, loop.body) == index and _is_plain(reduce) and uses[reduce] == 1 \
-                    and reduce not in pinned and _reads_of(loop, index, uses) == 1:
+                    and reduce not in pinned and reads_of(loop, index, uses) == 1:
                 found.append(Sum(index, add, reduce))
                 break
     return found
@@ -57,10 +57,6 @@ def sums(loop: Loop) -> list[Sum]:
 
 def _is_plain(reduce: Instruction) -> bool:
     return is_of_array(reduce, "all-reduce") and combiner_of(reduce) == "add"
-
-
-def _reads_of(loop: Loop, index: int, uses: dict[Instruction, int]) -> int:
-    return sum(uses[i] for i in loop.body.instructions if element_read(i, loop.body) == index)
 
 
 def moved(loop: Loop, found: list[Sum], rewriter: Rewriter) -> Instruction:

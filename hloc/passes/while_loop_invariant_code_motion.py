@@ -19,7 +19,7 @@ from hloc.analysis.effects import NOT_MERGEABLE, has_side_effect
 from hloc.analysis.while_loops import Loop, element_read, invariant_elements, loop_of, trip_count
 from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
-from hloc.passes.loop_rewriter import carrying, rewrite_loops
+from hloc.passes.loop_rewriter import carrying, copied, made_of, reads_replaced, rewrite_loops
 from hloc.passes.rewriter import Rewriter, control_dependent, remove_dead
 
 CHEAP = frozenset({"constant", "broadcast", "iota", "reshape", "bitcast", "tuple", "get-tuple-element", "slice"})
@@ -114,19 +114,10 @@ def costs_much(instruction: Instruction) -> bool:
     return is_wide or operations(instruction) >= MUCH or instruction.opcode in ("dot", "convolution", "while")
 
 
-def copy_outside(loop: Loop, frontier: list[Instruction], made_from: dict[Instruction, frozenset[int]],
+def copy_outside(loop: Loop, frontier: list[Instruction], made_from: Iterable[Instruction],
                  rewriter: Rewriter) -> list[Instruction]:
     """Copies of `frontier` before the loop, with all their operands."""
-    needed = set(frontier)
-    order = [i for i in loop.body.instructions if i in made_from]
-    for instruction in reversed(order):
-        if instruction in needed:
-            needed.update(instruction.operands)
-    made: dict[Instruction, Instruction] = {}
-    for instruction in order:
-        if instruction in needed:
-            index = element_read(instruction, loop.body)
-            made[instruction] = loop.initial[index] if index is not None \
-                else rewriter.adopt(instruction, [made[o] for o in instruction.operands])
+    order = made_of(frontier, made_from)
+    made = copied(order, reads_replaced(order, loop, loop.initial), rewriter.adopt)
     return [made[i] for i in frontier]
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 from hloc.devices import PARTITIONED
 from hloc.ir import Module, Verbatim, reachable_computations
 from hloc.passes.context import PassContext
-from hloc.passes.rewriter import remove_dead
+from hloc.passes.rewriter import Channels, remove_dead
 from hloc.passes.sharding_propagation import module_mesh
 from hloc.passes.sharding_propagation.graph import Graph
-from hloc.passes.spmd_partitioner.emitter import Channels
 from hloc.passes.spmd_partitioner.walk import Partitioner
 
 

@@ -15,22 +15,11 @@ import numpy as np
 
 from hloc.ir import Computation, Instruction, Module, PaddingDim, Shape, Verbatim, array
 from hloc.passes.expressions import Body, Expressions, combiner
-from hloc.passes.rewriter import Names
+from hloc.passes.rewriter import Channels, Names
 from hloc.passes.spmd_partitioner.choice import Joining
 from hloc.passes.spmd_partitioner.resharding import Step, steps_between
 from hloc.sharding.factors import local_sizes
 from hloc.sharding.meshes import Axes, AxisSharding, DeviceMesh, iota
-
-
-class Channels:
-    """Numbers of channels that the module does not have yet."""
-
-    def __init__(self, module: Module):
-        self.last = max((int(i.get("channel_id") or 0) for i in module.instructions()), default=0)
-
-    def next(self) -> int:
-        self.last += 1
-        return self.last
 
 
 class Emitter(Body):

@@ -7,6 +7,7 @@ from typing import Any
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, Verbatim, parts_of
 from hloc.passes.context import PassContext
+from hloc.passes.rewriter import Channels
 from hloc.passes.sharding_propagation import own_annotation
 from hloc.passes.sharding_propagation.graph import (
     CALLERS,
@@ -20,7 +21,7 @@ from hloc.passes.sharding_propagation.graph import (
     rule_of,
 )
 from hloc.passes.spmd_partitioner.choice import Side, choose, joined, partial_axes
-from hloc.passes.spmd_partitioner.emitter import Channels, Emitter
+from hloc.passes.spmd_partitioner.emitter import Emitter
 from hloc.passes.spmd_partitioner.local_ops import DROPPED, LocalOp
 from hloc.sharding.factors import dimension_axes
 from hloc.sharding.meshes import AxisSharding, DeviceMesh, replicated

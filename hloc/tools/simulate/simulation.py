@@ -8,7 +8,7 @@ In: a module, a mesh, a Cluster. Out: a Simulation. All devices run one program 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +106,9 @@ def simulate(module: Module, mesh: Mapping[str, int] | None, cluster: Cluster, *
                          f"{' x '.join(str(level.joins) for level in cluster.levels)}")
     replicas, partitions = _counts(divided)
     own = with_device_counts(divided.module, replicas, partitions)
+    options = options or Options()
+    if overlap:
+        options = replace(options, passes={"pipelined": "on", **options.passes})
     own, program = optimized_plan(own, cluster.target, options)
     counts, exchanges = counts_of(own), {}
     kernels = seconds_by_instruction(program, cluster.target.machine)
