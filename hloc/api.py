@@ -49,6 +49,7 @@ class Options:
     stages        receives the seconds of each stage: parse, passes, lowering, printing, compiler
     units         receives a UnitTime per call of the C compiler (hloc/targets/cpu/building/unit_times.py)
     custom_calls  custom-call target -> Python function over NumPy arrays
+    saved         receives a Saved per array that a memory limit has recomputed (hloc/passes/hlo_rematerialization)
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)
     transfers     the arrays of infeed, recv, outfeed and send (hloc/ops/host.py)
     profile       the program measures each of its steps, for Executable.profile; targets cpu and GPUs
@@ -66,6 +67,7 @@ class Options:
     stages: dict[str, float] = field(default_factory=dict)
     units: list = field(default_factory=list)
     custom_calls: dict[str, Callable] = field(default_factory=dict)
+    saved: list = field(default_factory=list)
     passes: dict[str, Any] = field(default_factory=dict)
     dumps: dict[str, Any] = field(default_factory=dict)
     transfers: Transfers = field(default_factory=Transfers)
@@ -195,7 +197,7 @@ def optimize(module: Module, target: Target, options: Options | None = None) -> 
     from hloc.passes.pipelines import pipeline_for
     from hloc.passes.runner import run_passes
     options = options or Options()
-    context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes))
+    context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes), saved=options.saved)
     passes = pipeline_for(target.name, context.option("pipelined") == "on")
     with options.stage("passes"), without_collections():
         run_passes(module, passes, context, timings=options.timings, verify=False,
@@ -217,24 +219,42 @@ def optimized_plan(module: Module, target: Target, options: Options | None = Non
     """Optimize and plan a module, which is consumed; within a "memory_limit" if the options have one.
 
     The limit counts parameters, results, constants and the arena, with the memory of library kernels (Program.peak).
-    The arena may be larger than the arrays that are live in it, so the passes run again with a lower aim if the plan
-    misses the limit. Raises RunError, with the least peak, if recomputing arrays is not enough.
+    Raises RunError, with the least peak and where it is, if recomputing arrays is not enough.
     """
     options = options or Options()
-    limit = options.passes.get("memory_limit")
-    if limit is None:
+    if options.passes.get("memory_limit") is None:
         return module, plan(optimize(module, target, options), target, options)
-    aim, least = None, None                                 # first without a limit: it may be met
+    return _within_limit(module, target, options)[:2]
+
+
+def memory_aim(module: Module, target: Target, options: Options) -> int | None:
+    """The "memory_limit" that passes must be given so that the plan keeps that of the options; None if it is kept
+    anyway, or if there is none. Raises RunError as optimized_plan does."""
+    return None if options.passes.get("memory_limit") is None else _within_limit(module, target, options)[2]
+
+
+def _within_limit(module: Module, target: Target, options: Options) -> tuple[Module, Program, int | None]:
+    """The module and plan within the limit, and the limit that passes were given. The arena may be larger than the
+    arrays that are live in it, so the passes run again with a lower aim if the plan misses the limit."""
+    limit, aim = options.passes["memory_limit"], None       # first without a limit: it may be met
+    least: tuple[Module, Program] | None = None
     for number in range(LIMIT_TRIES):
         own = clone_module(module)
+        options.saved.clear()
         optimize(own, target, replace(options, passes={**options.passes, "memory_limit": aim}))
         program = plan(own, target, options)
         if program.peak <= limit:
-            return own, program
-        least = min(program.peak, least or program.peak)
+            return own, program, aim
+        if least is None or program.peak < least[1].peak:
+            least = own, program
         aim = limit if aim is None else max(0, aim - (max(program.peak - limit, limit // LIMIT_STEPS) << number - 1))
-    raise RunError(f"running {module.name} needs {least:,} bytes at least, with arrays recomputed to save memory; "
-                   f"the limit is {limit:,}", hint="hloc memory shows which arrays are live at the peak")
+    assert least is not None
+    from hloc.kernels.memory import memory_use
+    busiest = memory_use(least[0], target.machine, target.workspace).at
+    where = f" at {busiest.name}" if busiest is not None else ""
+    raise RunError(f"running {module.name} needs {least[1].peak:,} bytes at least{where}, with arrays recomputed to "
+                   f"save memory; the limit is {limit:,}", busiest.span if busiest is not None else None,
+                   hint="hloc memory shows which arrays are live at the peak")
 
 
 @overload

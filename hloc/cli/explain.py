@@ -14,12 +14,14 @@ from hloc.cli.options import (
     devices_option,
     fusion_option,
     lenient_reading_options,
+    memory_limit_option,
     mesh_option,
     module_argument,
     pass_options,
     precision_options,
 )
 from hloc.cli.run_devices import for_devices
+from hloc.cli.saved_memory import saved_json, show_saved
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import UsageError
 from hloc.tools.formatting import size_text, time_text
@@ -46,11 +48,12 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @fusion_option
 @precision_options
+@memory_limit_option
 @devices_option
 @mesh_option
 @lenient_reading_options
-def explain_command(module, target, about, show_kernels, schedule, top, as_json, fusion, precision, devices,
-                    mesh, reading) -> None:
+def explain_command(module, target, about, show_kernels, schedule, top, as_json, fusion, precision, memory_limit,
+                    devices, mesh, reading) -> None:
     """List the kernels of MODULE and, for every array that one kernel stores and another loads, why these two kernels
     were not fused; then the loops that copy whole arrays in every iteration, and why. Nothing is compiled or run.
 
@@ -60,19 +63,21 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
     With --schedule, each loop that reduces has its schedule: the steps that make vectors, accumulators and the last
     iterations of it. Comments above it list the cheapest --top schedules that apply, with predicted cycles.
 
+    With --memory-limit, a table lists the arrays that are computed again to keep it.
+
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
     def read(progress: Progress):
         return for_devices(read_module(module, reading, progress), devices, mesh, reading.strict)
     if schedule:
-        if about or show_kernels:
-            raise UsageError("--schedule is without --about and --kernels")
+        if about or show_kernels or memory_limit is not None:
+            raise UsageError("--schedule is without --about, --kernels and --memory-limit")
         _show_schedules(read, target, pass_options(fusion, precision=precision), top, as_json)
         return
     from hloc.ir.clone import clone_module
     from hloc.passes.precision import precision_notes, precision_of
     from hloc.targets import find
-    from hloc.tools.explain import explain
+    from hloc.tools.explain import aimed, explain
     from hloc.verify.unverified import blaming_faults
     chosen = find(target)
     with Progress() as progress:
@@ -81,7 +86,7 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
         others = show_kernels and as_json and chosen.machine.kind == "gpu"
         original = clone_module(parsed) if others else parsed
         with blaming_faults(parsed, "hloc explain"):
-            passes = pass_options(fusion, precision=precision)
+            passes = aimed(parsed, chosen, pass_options(fusion, memory_limit, precision))
             notes = precision_notes(parsed, passes) if chosen.machine.kind == "gpu" else []
             told = explain(parsed, chosen, passes, times=show_kernels)
             elsewhere = _elsewhere(original, chosen.machine, passes) if others and told.times else {}
@@ -101,6 +106,8 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
         _show_edges(told, top)
     if not about:
         _show_collectives(told, top)
+        if memory_limit is not None:
+            show_saved(told.saved, top)
     if told.not_planned:
         click.echo(f"note: loops and times were not analyzed: {told.not_planned}", err=True)
     show_loop_copies(told.loops)
@@ -251,6 +258,7 @@ def _as_json(told) -> dict:
                          "line": line_of(c.instruction), "source": source_json(c.instruction),
                          "beside": list(c.beside)} for c in told.collectives],
         "loop_copies": loop_copies_json(told.loops),
+        "saved": saved_json(told.saved),
         "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],
         "edges": [{"computation": e.computation, "bytes": e.size, "reason": e.reason,
                    "producer": e.producer.name, "producer_kernel": e.producer_kernel,

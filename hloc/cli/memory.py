@@ -17,6 +17,7 @@ from hloc.cli.options import (
     precision_options,
 )
 from hloc.cli.run_devices import for_devices
+from hloc.cli.saved_memory import saved_json, show_saved
 from hloc.cli.terminal import Progress, line_of, print_table, read_module, source_json, source_of
 from hloc.tools.formatting import size_text
 
@@ -60,8 +61,10 @@ def memory_command(module, target, top, as_json, fusion, precision, memory_limit
         with blaming_faults(parsed, "hloc memory"):
             optimized, program = optimized_plan(parsed, chosen, options)
             use, loops = memory_use(optimized, chosen.machine, chosen.workspace), loop_copies(optimized, program)
+    saved = options.saved if memory_limit is not None else []
     if as_json:
-        click.echo(json.dumps(_as_json(use) | {"loop_copies": loop_copies_json(loops)}, indent=1))
+        click.echo(json.dumps(_as_json(use) | {"loop_copies": loop_copies_json(loops),
+                                          "saved": saved_json(saved)}, indent=1))
         return
     parts = {name: getattr(use, name) for name in ("parameters", "results", "constants", "arena", "kept", "peak")}
     rows = [[k, f"{v:,}", size_text(v)] for k, v in parts.items() if v or k != "kept"]
@@ -77,6 +80,7 @@ def memory_command(module, target, top, as_json, fusion, precision, memory_limit
                     [_row(b) for b in use.buffers[:top]], right=(0, 1, 5))
         if len(use.buffers) > top:
             click.echo(f"... and {len(use.buffers) - top} more (--top)")
+    show_saved(saved, top)
     show_loop_copies(loops)
 
 

@@ -12,6 +12,7 @@ from hloc.cli.opt_kernels import kernels_after_passes
 from hloc.cli.options import (
     fusion_option,
     lenient_reading_options,
+    memory_limit_option,
     mesh_option,
     module_argument,
     pass_options,
@@ -72,19 +73,23 @@ def _first_line(module: str) -> str:
 @mesh_option
 @fusion_option
 @precision_options
+@memory_limit_option
 @lenient_reading_options
 def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir, time_passes, kernels, output, as_json,
-                fusion, precision, reading) -> None:
+                fusion, precision, memory_limit, reading) -> None:
     """Run passes over MODULE ('-' for stdin) and print the result as HLO text."""
     from hloc.api import Options
     from hloc.passes.context import PassContext
     from hloc.passes.pipelines import ALL_PASSES, OVERLAP, PARTITIONING, PIPELINED, pipeline_for
     from hloc.passes.runner import flatten, named_passes, run_passes
     from hloc.targets import find
+    from hloc.tools.explain import aimed
     from hloc.tools.pass_states import check_passes
     chosen = find(target)
     if output and output != "-":
         check_target(Path(output))
+    if memory_limit is not None and (kernels or mesh or passes is not None):
+        raise UsageError("--memory-limit is without --kernels, --mesh and --passes")
     if kernels:
         if dump_dir:
             raise UsageError("--dump-dir writes HLO; --kernels prints loop-IR text", hint="use -o FILE")
@@ -114,6 +119,8 @@ def opt_command(module, passes, target, mesh, dump_before, dump_after, dump_dir,
     with Progress() as progress:
         with options.stage("parse"):
             parsed = read_module(module, reading, progress)
+        if memory_limit is not None:
+            context.options = aimed(parsed, chosen, {**context.options, "memory_limit": memory_limit})
         with options.stage("passes"), _dumping(dump_dir, parsed, module, dumps) as on_dump:
             run_passes(parsed, pipeline, context,
                        dump_before=dump_before, dump_after=dump_after, on_dump=on_dump, timings=timings,

@@ -45,6 +45,7 @@ class PassContext:
     """machine: the hardware whose costs count; target: "cpu" or "cuda"; options: by name, see OPTIONS.
 
     fusion_report   a list that receives an Edge per array that fusion leaves between two kernels; None: no report
+    saved           a list that receives a Saved per array that does not stay in memory for the sake of a memory limit
     warn            called with what the user should know, and its place; strict: that is an error then
     seconds         of one run of an instruction, kernels and collectives, where more is known than passes can tell
     Raises UsageError for an unknown option or an invalid value.
@@ -54,6 +55,7 @@ class PassContext:
     target: str = "cpu"
     options: Mapping[str, Any] = field(default_factory=dict)
     fusion_report: list | None = None
+    saved: list | None = None
     warn: Callable[[str, Span | None], None] | None = None
     strict: bool = False
     seconds: Callable[[Instruction], float] | None = None

@@ -15,7 +15,7 @@ from hloc.analysis.aliasing import FORWARDING
 from hloc.analysis.asynchronous import base_of
 from hloc.analysis.control_flow import executed_computations, is_control_flow
 from hloc.analysis.cost import bytes_accessed, flops
-from hloc.api import plan
+from hloc.api import Options, memory_aim, plan
 from hloc.errors import HlocError
 from hloc.ir import Instruction, Module
 from hloc.ops.collectives import EXCHANGES
@@ -27,6 +27,7 @@ from hloc.targets.target import Target
 from hloc.tools.loop_copies import CopyingLoop, loop_copies
 
 if TYPE_CHECKING:
+    from hloc.passes.hlo_rematerialization.recomputation import Saved
     from hloc.tools.gpu_times import Times
     from hloc.tools.overlap import Exposure
 
@@ -62,7 +63,7 @@ class Explanation(NamedTuple):
     """instructions: before fusion, of the computations that run; kernels and edges: the largest first; written: the
     position of each instruction in the file, by name; loops: those that copy whole arrays in each iteration; times: of
     kernels on a GPU, if requested; not_planned: why loops and times are unknown, if the module could not be planned;
-    collectives: of a module for several devices."""
+    collectives: of a module for several devices; saved: arrays that do not stay in memory (hlo_rematerialization)."""
 
     instructions: int
     kernels: tuple[KernelFacts, ...]
@@ -72,6 +73,7 @@ class Explanation(NamedTuple):
     times: Times | None = None
     not_planned: str = ""
     collectives: tuple[Exposure, ...] = ()
+    saved: tuple[Saved, ...] = ()
 
     @property
     def reasons(self) -> list[Reason]:
@@ -99,6 +101,11 @@ def reasons_of(edges: Iterable[Edge]) -> list[Reason]:
     return sorted((Reason(r, *row) for r, row in table.items()), key=lambda r: (-r.size, -r.edges, r.reason))
 
 
+def aimed(module: Module, target: Target, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of passes with which the plan keeps the "memory_limit" among them. Raises RunError if none do."""
+    return {**options, "memory_limit": memory_aim(module, target, Options(passes=dict(options)))}
+
+
 def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None, *,
             times: bool = False) -> Explanation:
     """Optimize the module in place and explain the result. options: of passes (hloc/passes/context.py); times:
@@ -113,12 +120,13 @@ def explain(module: Module, target: Target, options: Mapping[str, Any] | None = 
         if name == "fusion":
             counted.append(sum(_is_work(i) for c in executed_computations(module) for i in c.instructions))
 
-    context = PassContext(target.machine, target.name, dict(options or {}), fusion_report=edges)
+    context = PassContext(target.machine, target.name, dict(options or {}), fusion_report=edges, saved=[])
     run_passes(module, pipeline_for(target.name), context, verify=False, progress=count)
     kernels = [_facts(c.name, i) for c in executed_computations(module) for i in c.instructions
                if _is_work(i) and not is_control_flow(i)]
     told = Explanation(counted[0], tuple(sorted(kernels, key=lambda k: -k.size)),
-                       tuple(sorted(edges, key=lambda e: -e.size)), written)
+                       tuple(sorted(edges, key=lambda e: -e.size)), written,
+                       saved=tuple(context.saved or ()))
     if any(base_of(i) in EXCHANGES for c in executed_computations(module) for i in c.instructions):
         from hloc.tools.overlap import exposures  # few modules have collectives
         told = told._replace(collectives=tuple(exposures(module, PassContext(target.machine, target.name))))
