@@ -447,9 +447,10 @@ def infer_number(instruction: Instruction) -> Shape:
 
 _GROUPS = ("replica_groups", "channel_id", "use_global_device_ids", "constrain_layout")
 _SOME = (1, None)
+_joined = rules.along(lambda i: i.get("dimensions"))
 _reduce = partial(Op, required=("to_apply",), optional=_GROUPS + ("mode",), side_effect=True,
                   sharding=rules.elementwise)
-_gather = partial(Op, required=("dimensions",), optional=_GROUPS, side_effect=True, sharding=rules.concatenate)
+_gather = partial(Op, required=("dimensions",), optional=_GROUPS, side_effect=True, sharding=_joined)
 _permute = partial(Op, required=("source_target_pairs",), optional=("channel_id", "slice_sizes"), side_effect=True,
                    sharding=rules.elementwise)
 
@@ -458,7 +459,7 @@ ROWS: tuple[Op, ...] = (
     _reduce("all-reduce-start", _SOME, infer_all_reduce, evaluate_all_reduce),
     Op("all-reduce-done", 1, infer_same, _same),
     Op("reduce-scatter", _SOME, infer_reduce_scatter, evaluate_reduce_scatter, required=("dimensions", "to_apply"),
-       optional=_GROUPS + ("mode",), side_effect=True, sharding=rules.concatenate),
+       optional=_GROUPS + ("mode",), side_effect=True, sharding=_joined),
     _gather("all-gather", _SOME, infer_all_gather, evaluate_all_gather),
     _gather("all-gather-start", _SOME, infer_all_gather_start, evaluate_all_gather_start),
     Op("all-gather-done", 1, infer_second, _second),

@@ -20,7 +20,7 @@ from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, WindowDim, 
 from hloc.ops.checks import array_operand, array_shape, attribute, fail, require, text
 from hloc.ops.op import Op
 from hloc.ops.products import compute_dtype, product_type, round_to
-from hloc.sharding import rules
+from hloc.sharding import window_rules
 
 LARGEST_COPY = 1 << 24      # elements of the input that are copied for one matmul
 
@@ -198,5 +198,5 @@ def _check_features(instruction: Instruction, lhs: Shape, rhs: Shape, numbers: C
 ROWS: tuple[Op, ...] = (
     Op("convolution", arity=2, infer=infer_convolution, evaluate=evaluate_convolution, required=("dim_labels",),
        optional=("window", "feature_group_count", "batch_group_count", "operand_precision",
-                 "convolution_kind", "sparsity_config", "padding_type"), sharding=rules.convolution),
+                 "convolution_kind", "sparsity_config", "padding_type"), sharding=window_rules.convolution),
 )

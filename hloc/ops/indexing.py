@@ -30,7 +30,7 @@ from hloc.ops.checks import (
 from hloc.ops.combiners import Combiner
 from hloc.ops.op import Op
 from hloc.ops.values import result_of
-from hloc.sharding import rules
+from hloc.sharding import index_rules
 
 
 def start_places(indices: np.ndarray, vector_dim: int, rank: int, index_map: Sequence[int],
@@ -255,10 +255,10 @@ ROWS: tuple[Op, ...] = (
     Op("gather", arity=2, infer=infer_gather, evaluate=evaluate_gather,
        required=("offset_dims", "collapsed_slice_dims", "start_index_map", "index_vector_dim", "slice_sizes"),
        optional=("operand_batching_dims", "start_indices_batching_dims", "indices_are_sorted"),
-       sharding=rules.gather),
+       sharding=index_rules.gather),
     Op("scatter", arity=(3, None), infer=infer_scatter, evaluate=evaluate_scatter,
        required=("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "index_vector_dim",
                  "to_apply"),
        optional=("input_batching_dims", "scatter_indices_batching_dims", "indices_are_sorted", "unique_indices"),
-       sharding=rules.scatter),
+       sharding=index_rules.scatter),
 )

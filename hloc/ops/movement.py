@@ -20,7 +20,7 @@ from hloc.ops.checks import array_operand, array_shape, attribute, dimension_lis
 from hloc.ops.numerics import narrow, result_type, widen
 from hloc.ops.op import Op
 from hloc.ops.rules import first_operand_shape, same_type_family, scalar_operand, wider_type
-from hloc.sharding import rules
+from hloc.sharding import index_rules, rules, window_rules
 
 
 def _retyped(instruction: Instruction, value: np.ndarray) -> np.ndarray:
@@ -300,17 +300,17 @@ ROWS = (
     Op("broadcast", 1, _broadcast_shape, _broadcast, optional=("dimensions",), sharding=rules.broadcast),
     Op("reshape", 1, _reshape_shape, _reshape, optional=("inferred_dimension",), sharding=rules.reshape),
     Op("transpose", 1, _transpose_shape, _transpose, required=("dimensions",), sharding=rules.transpose),
-    Op("slice", 1, _slice_shape, _slice, required=("slice",), sharding=rules.slice_),
+    Op("slice", 1, _slice_shape, _slice, required=("slice",), sharding=window_rules.slice_),
     Op("reverse", 1, _reverse_shape, _reverse, required=("dimensions",),
-       sharding=rules.along(lambda i: i.get("dimensions"))),
-    Op("pad", 2, _pad_shape, _pad, required=("padding",), sharding=rules.pad),
+       sharding=window_rules.reverse),
+    Op("pad", 2, _pad_shape, _pad, required=("padding",), sharding=window_rules.pad),
     Op("concatenate", (1, None), _concatenate_shape, _concatenate, required=("dimensions",),
-       sharding=rules.concatenate),
+       sharding=window_rules.concatenate),
     Op("iota", 0, _iota_shape, _iota, required=("iota_dimension",), sharding=rules.elementwise),
     Op("copy", 1, first_operand_shape, _copy, optional=("cross_program_prefetch_index",),
        sharding=rules.elementwise),
     Op("dynamic-slice", (1, None), _dynamic_slice_shape, _dynamic_slice, required=("dynamic_slice_sizes",),
-       sharding=rules.dynamic_slice),
+       sharding=index_rules.dynamic_slice),
     Op("dynamic-update-slice", (2, None), _dynamic_update_slice_shape, _dynamic_update_slice,
-       sharding=rules.dynamic_update_slice),
+       sharding=index_rules.dynamic_update_slice),
 )

@@ -36,7 +36,7 @@ from hloc.ops.convolution import check_window, spread_and_pad, window_positions,
 from hloc.ops.indexing import scatter_into
 from hloc.ops.op import Op
 from hloc.ops.values import result_of
-from hloc.sharding import rules
+from hloc.sharding import rules, window_rules
 
 LONGEST_CHAIN = 512         # more elements are combined in pairs, pairs of pairs ...
 LARGEST_SIMPLE_WINDOW = 64
@@ -326,9 +326,9 @@ ROWS: tuple[Op, ...] = (
     Op("reduce", arity=(2, None), infer=infer_reduce, evaluate=evaluate_reduce, required=("dimensions", "to_apply"),
        sharding=rules.reduce),
     Op("reduce-window", arity=(2, None), infer=infer_reduce_window, evaluate=evaluate_reduce_window,
-       required=("to_apply",), optional=("window",), sharding=rules.window),
+       required=("to_apply",), optional=("window",), sharding=window_rules.reduce_window),
     Op("select-and-scatter", arity=3, infer=infer_select_and_scatter, evaluate=evaluate_select_and_scatter,
-       required=("select", "scatter"), optional=("window",), sharding=rules.window),
+       required=("select", "scatter"), optional=("window",), sharding=window_rules.select_and_scatter),
     Op("map", arity=(1, None), infer=infer_map, evaluate=evaluate_map, required=("to_apply",),
        optional=("dimensions",), sharding=rules.elementwise),
     Op("scan", arity=(1, None), infer=infer_scan, evaluate=evaluate_scan,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
+from hloc.passes.spmd_partitioner.halos import reach_plan, sent_for_all
 from hloc.passes.spmd_partitioner.resharding import elements_sent, steps_between
 from hloc.sharding.factors import FactorAxes, dimension_axes, factor_axes, fits, says_all
 from hloc.sharding.meshes import Axes, DeviceMesh
@@ -64,10 +65,18 @@ def _candidates(rule: ShardingRule, operands: Sequence[Side | None], results: Se
     seen: list[FactorAxes] = []
     for order in [()] + [o[:n] for o in orders for n in range(1, len(o) + 1)]:
         known = _merged(order, manual)
-        for candidate in (known, {f: axes for f, axes in known.items() if f not in rule.reduced}):
+        for without in _left_whole(rule):
+            candidate = {f: axes for f, axes in known.items() if f not in without}
             if candidate not in seen and is_possible(rule, candidate, sides, mesh):
                 seen.append(candidate)
                 yield candidate
+
+
+def _left_whole(rule: ShardingRule) -> list[frozenset[int]]:
+    """Factors that a candidate may leave whole: those whose results must be joined, those that reach for elements of
+    other parts, both."""
+    reaching = frozenset(reach.factor for reach in rule.reaches)
+    return list(dict.fromkeys([frozenset(), rule.reduced, reaching, rule.reduced | reaching]))
 
 
 def _merged(order: Sequence[FactorAxes], manual: frozenset[int]) -> FactorAxes:
@@ -89,7 +98,7 @@ def _merged(order: Sequence[FactorAxes], manual: frozenset[int]) -> FactorAxes:
 
 
 def is_possible(rule: ShardingRule, known: FactorAxes, sides: Sequence[Side], mesh: DeviceMesh) -> bool:
-    """Whether every array can be divided so."""
+    """Whether every array can be divided so; operands that a factor reaches into need not be."""
     for side in sides:
         if not says_all(known, side.mapping, rule, mesh):
             return False
@@ -105,16 +114,43 @@ def _sent(rule: ShardingRule, known: FactorAxes, operands: Sequence[Side | None]
           mesh: DeviceMesh) -> float:
     """Bytes that each device sends."""
     total = 0.0
-    for side in operands:
+    for number, side in enumerate(operands):
         if side is not None:
-            target = dimension_axes(known, side.mapping, rule, mesh)
+            target = operand_axes(rule, known, number, side, mesh)
             total += side.width * elements_sent(steps_between(side.sizes, side.axes, target, mesh))
+            total += side.width * _reached(rule, known, number, side, target, mesh)
     partial = partial_axes(rule, known)
     for side in results:
         made = dimension_axes(known, side.mapping, rule, mesh)
         joining = joined(side.sizes, made, partial, side.axes, mesh)
         total += side.width * _sent_joining(side.sizes, made, joining, mesh)
         total += side.width * elements_sent(steps_between(side.sizes, joining.axes, side.axes, mesh))
+    return total
+
+
+def operand_axes(rule: ShardingRule, known: FactorAxes, number: int, side: Side, mesh: DeviceMesh) -> tuple[Axes, ...]:
+    """The axes along the dimensions of an operand, as the op reads it. Where a factor reaches for elements of other
+    parts, all devices have all of a dimension that is too short to be divided, or if that takes no more to send."""
+    axes = list(dimension_axes(known, side.mapping, rule, mesh))
+    for reach in rule.reaches:
+        d = reach.dimension
+        if reach.operand == number and axes[d]:
+            count, size = mesh.count(axes[d]), side.sizes[d]
+            if not fits(size, count, True) or reach_plan(
+                    reach, size, rule.sizes[reach.factor], count, True).sent >= sent_for_all(size, count):
+                axes[d] = ()
+    return tuple(axes)
+
+
+def _reached(rule: ShardingRule, known: FactorAxes, number: int, side: Side, axes: Sequence[Axes],
+             mesh: DeviceMesh) -> float:
+    """Elements of an operand that each device sends to its neighbours."""
+    total, local = 0.0, [-(-n // mesh.count(a)) for n, a in zip(side.sizes, axes)]
+    for reach in rule.reaches:
+        d = reach.dimension
+        if reach.operand == number and axes[d]:
+            sent = reach_plan(reach, side.sizes[d], rule.sizes[reach.factor], mesh.count(axes[d]), True).sent
+            total += sent * math.prod(n for k, n in enumerate(local) if k != d)
     return total
 
 

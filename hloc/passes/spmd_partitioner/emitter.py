@@ -32,7 +32,7 @@ class Emitter(Body):
         self.module, self.mesh, self.channels = module, mesh, channels
         self.like: Instruction | None = None
         self.e = Expressions(self)
-        self._offsets: dict[tuple[Axes, int], Instruction] = {}
+        self._numbers: dict[bytes, Instruction] = {}
         self._resharded: dict[tuple, Instruction] = {}
         self._partition: Instruction | None = None
 
@@ -49,14 +49,25 @@ class Emitter(Body):
 
     def part_number(self, axes: Axes, scale: int = 1) -> Instruction:
         """Which part along such axes this device has, times `scale`; s32."""
-        key = (axes, scale)
-        if key not in self._offsets:
+        return self.by_device(self.mesh.parts(axes) * scale)
+
+    def by_part(self, axes: Axes, numbers: Sequence[int]) -> Instruction:
+        """The number of this device's part along such axes; s32."""
+        return self.by_device(np.asarray(numbers)[self.mesh.parts(axes)])
+
+    def by_device(self, table: np.ndarray) -> Instruction:
+        """This device's entry of a table whose first dimension is the devices'; s32."""
+        if (table == table[0]).all():
+            return self.e.constant(table[0], "s32")
+        key = repr(table.shape).encode() + table.tobytes()
+        if key not in self._numbers:
             if self._partition is None:
                 self._partition = self.e.convert(self.e.op("partition-id", shape=array("u32")), "s32")
-            table = self.e.constant(self.mesh.parts(axes) * scale, "s32")
-            one = self.e.op("dynamic-slice", table, self._partition, dynamic_slice_sizes=(1,))
-            self._offsets[key] = self.e.reshape(one)
-        return self._offsets[key]
+            zero = [self.e.constant(0, "s32") for _ in table.shape[1:]]
+            one = self.e.op("dynamic-slice", self.e.constant(table, "s32"), self._partition, *zero,
+                            dynamic_slice_sizes=(1, *table.shape[1:]))
+            self._numbers[key] = self.e.reshape(one, *table.shape[1:])
+        return self._numbers[key]
 
     # -- collectives ---------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hloc.ir import Instruction, Shape, SliceDim, Verbatim, numpy_dtype
+from hloc.ir import Instruction, PaddingDim, Shape, SliceDim, Verbatim, numpy_dtype
+from hloc.passes.spmd_partitioner import lookups
 from hloc.passes.spmd_partitioner.choice import Joining
 from hloc.passes.spmd_partitioner.emitter import Emitter
+from hloc.passes.spmd_partitioner.windows import Fetched, concatenated, fetch, selected_and_scattered
 from hloc.sharding.factors import FactorAxes
 from hloc.sharding.meshes import Axes, AxisSharding
 from hloc.sharding.rules import ShardingRule, combiner_of
@@ -30,17 +32,26 @@ class LocalOp:
         self.emitter, self.instruction, self.rule, self.known = emitter, instruction, rule, known
         self.operands, self.results, self.partial = operands, results, partial
         self.started: Instruction | None = None                  # what a reduction of all elements starts from
+        self.fetched: dict[tuple[int, int], Fetched] = {}        # by operand and dimension
 
     def write(self, values: Sequence[Instruction], joining: Joining | None) -> Instruction:
         """The op on the parts `values`; its result is whole where it has been joined."""
-        values = self._prepared(list(values))
+        values = self._prepared(self._reaching(list(values)))
         shape = self._shape(self.instruction.shape, iter(self.results))
-        made = self.emitter.add(self.instruction.opcode, shape, values, self._attributes(values, shape))
-        if self.instruction.opcode == "iota":
-            made = self._shifted(made)
+        special = _WRITERS.get(self.instruction.opcode)
+        made = special(self, values, shape) if special else self.plain(values, shape)
         if joining is None or not self.partial:
             return made
         return self._joined(made, joining)
+
+    def plain(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        """The op itself."""
+        return self.emitter.add(self.instruction.opcode, shape, values, self._attributes(values, shape))
+
+    def located(self, number: int) -> dict[int, Axes]:
+        """The dimensions of an operand that are divided where indices say the places, and the axes along them."""
+        return {d: self.known[f] for d, factors in enumerate(self.rule.operands[number]) for f in factors
+                if f in self.rule.located and f in self.known}
 
     def _shape(self, shape: Shape, results: Iterator[AxisSharding]) -> Shape:
         if shape.is_aggregate:
@@ -51,17 +62,40 @@ class LocalOp:
         attributes = {k: v for k, v in self.instruction.attributes.items() if k not in DROPPED}
         fit = SIZED.get(self.instruction.opcode)
         if fit is not None:
-            attributes |= fit(self.instruction, values, shape)
+            attributes |= fit(self, values, shape)
         if "operand_layout_constraints" in attributes:
             attributes["operand_layout_constraints"] = Verbatim("{" + ", ".join(str(v.shape) for v in values) + "}")
         return attributes
+
+    def _reaching(self, values: list[Instruction]) -> list[Instruction]:
+        """Operands with what parts of factors read beyond their own parts."""
+        for reach in self.rule.reaches:
+            axes, number, sharding = self.known.get(reach.factor, ()), reach.operand, self.operands[reach.operand]
+            if axes and sharding is not None:
+                size = self.instruction.operands[number].shape.dimensions[reach.dimension]
+                one = fetch(self.emitter, values[number], reach, size, self.rule.sizes[reach.factor], axes,
+                            bool(sharding.dimensions[reach.dimension]), self._filling(values, number))
+                self.fetched[number, reach.dimension], values[number] = one, one.value
+        return values
+
+    def _filling(self, values: Sequence[Instruction], number: int) -> Instruction | None:
+        """What an op with windows has for elements outside of an operand; None where it reads none."""
+        opcode, zero = self.instruction.opcode, self.emitter.e.constant(0, values[number].shape.element_type)
+        if opcode == "pad":
+            return values[1]
+        if opcode == "reduce-window" and combiner_of(self.instruction) is not None:
+            shape = values[number].shape
+            return self.emitter.e.constant(self._identity(shape), shape.element_type)
+        return zero if opcode == "convolution" or opcode == "select-and-scatter" and number == 1 else None
 
     # -- partial results -----------------------------------------------------------------------------------------------
 
     @property
     def combiner(self) -> str:
         """What joins partial results."""
-        return (combiner_of(self.instruction) if "to_apply" in self.instruction.attributes else None) or "add"
+        if "to_apply" in self.instruction.attributes:
+            return combiner_of(self.instruction) or "add"
+        return "or" if self.instruction.shape.kind == "pred" else "add"
 
     def _prepared(self, values: list[Instruction]) -> list[Instruction]:
         """Operands, of which what pads a reduced dimension does nothing; what counts once is on one device only."""
@@ -86,7 +120,9 @@ class LocalOp:
                 continue
             sizes = self.instruction.operands[number].shape.dimensions
             for d, factors in enumerate(mapping):
-                if any(f in self.rule.reduced and f in self.known for f in factors):
+                if (number, d) in self.fetched:
+                    continue
+                if any(f in self.rule.reduced - self.rule.located and f in self.known for f in factors):
                     neutral = self._identity(values[number].shape) if self.rule.once == () and \
                         self.instruction.opcode == "reduce" else 0
                     values[number] = self.emitter.masked(values[number], sizes, sharding, d, neutral)
@@ -122,8 +158,11 @@ class LocalOp:
             return joined
         return e.op(self.combiner, joined, e.spread(self.started, joined.shape))
 
-    def _shifted(self, made: Instruction) -> Instruction:
-        """An iota counts on from part to part."""
+    # -- ops that are written otherwise --------------------------------------------------------------------------------
+
+    def iota(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        """It counts on from part to part."""
+        made = self.plain(values, shape)
         d = self.instruction.get("iota_dimension")
         axes = self.results[0].dimensions[d]
         if not axes:
@@ -131,6 +170,63 @@ class LocalOp:
         e = self.emitter.e
         offset = e.convert(self.emitter.part_number(axes, made.shape.dimensions[d]), made.shape.element_type)
         return e.op("add", made, e.spread(offset, made.shape))
+
+
+    def reverse(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        """Along dimensions whose elements have been fetched they have been reversed."""
+        rest = tuple(d for d in self.instruction.get("dimensions") if (0, d) not in self.fetched)
+        return self.emitter.e.op("reverse", values[0], dimensions=rest) if rest else values[0]
+
+    def concatenate(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        if not self.fetched:
+            return self.plain(values, shape)
+        (d,) = self.instruction.get("dimensions")
+        sizes = [o.shape.dimensions[d] for o in self.instruction.operands]
+        return concatenated(self.emitter, [self.fetched[n, d] for n in range(len(sizes))], sizes, d,
+                            self.results[0].dimensions[d])
+
+    def select_and_scatter(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        made = self.plain(values, values[0].shape)
+        for (number, d), one in self.fetched.items():
+            if number == 0:
+                made = selected_and_scattered(self.emitter, made, values[2], d, shape.dimensions[d], one,
+                                              self.results[0].dimensions[d])
+        return made
+
+    def gather(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        divided = self.located(0)
+        if not divided:
+            return self.plain(values, shape)
+        parts = values[0].shape.dimensions
+        own, inside = lookups.local_gather_indices(self.emitter, self.instruction, values[1], parts, divided)
+        made = self.plain([values[0], own], shape)
+        return lookups.masked_gather(self.emitter, self.instruction, made, inside)
+
+    def scatter(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        divided, count = self.located(0), len(values) // 2
+        if not divided:
+            return self.plain(values, shape)
+        own = lookups.local_scatter_indices(self.emitter, self.instruction, values[count], values[0].shape.dimensions,
+                                            divided)
+        return self.plain([*values[:count], own, *values[count + 1:]], shape)
+
+    def dynamic_slice(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        divided = self.located(0)
+        if not divided:
+            return self.plain(values, shape)
+        return lookups.dynamic_slice(self.emitter, self.instruction, values, shape.dimensions, divided)
+
+    def dynamic_update_slice(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        divided = self.located(0)
+        if not divided:
+            return self.plain(values, shape)
+        return lookups.dynamic_update_slice(self.emitter, self.instruction, values, divided)
+
+
+_WRITERS = {"iota": LocalOp.iota, "concatenate": LocalOp.concatenate,
+            "reverse": LocalOp.reverse, "select-and-scatter": LocalOp.select_and_scatter,
+            "gather": LocalOp.gather, "scatter": LocalOp.scatter, "dynamic-slice": LocalOp.dynamic_slice,
+            "dynamic-update-slice": LocalOp.dynamic_update_slice}
 
 
 def _is_constant(value: Instruction | None, wanted: np.ndarray) -> bool:
@@ -141,23 +237,59 @@ def _is_constant(value: Instruction | None, wanted: np.ndarray) -> bool:
 
 # -- attributes that hold sizes ----------------------------------------------------------------------------------------
 
-Fit = Callable[[Instruction, Sequence[Instruction], Shape], "dict[str, Any]"]
+Fit = Callable[[LocalOp, Sequence[Instruction], Shape], "dict[str, Any]"]
 
 
-def _slice(instruction: Instruction, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
-    sizes, own = instruction.operands[0].shape.dimensions, values[0].shape.dimensions
-    return {"slice": tuple(s if (s.start, s.limit, s.stride) != (0, size, 1) else SliceDim(0, part)
-                           for s, size, part in zip(instruction.get("slice"), sizes, own))}
+def _slice(op: LocalOp, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
+    sizes = op.instruction.operands[0].shape.dimensions
+
+    def part(d: int, s: SliceDim, own: int) -> SliceDim:
+        if (0, d) in op.fetched:
+            return SliceDim(0, own, s.stride)
+        return s if (s.start, s.limit, s.stride) != (0, sizes[d], 1) else SliceDim(0, own)
+    return {"slice": tuple(part(d, s, own) for d, (s, own) in enumerate(zip(
+        op.instruction.get("slice"), values[0].shape.dimensions)))}
 
 
-def _dynamic_slice(instruction: Instruction, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
+def _pad(op: LocalOp, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
+    return {"padding": tuple(
+        PaddingDim(one.low, one.high, one.dilation - 1) if (one := op.fetched.get((0, d))) else padding
+        for d, padding in enumerate(op.instruction.get("padding")))}
+
+
+def _dynamic_slice(op: LocalOp, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
     return {"dynamic_slice_sizes": shape.dimensions}
 
 
-def _gather(instruction: Instruction, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
-    sizes, own = instruction.operands[0].shape.dimensions, values[0].shape.dimensions
+def _gather(op: LocalOp, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
+    sizes, own = op.instruction.operands[0].shape.dimensions, values[0].shape.dimensions
     return {"slice_sizes": tuple(part if taken == size else taken
-                                 for taken, size, part in zip(instruction.get("slice_sizes"), sizes, own))}
+                                 for taken, size, part in zip(op.instruction.get("slice_sizes"), sizes, own))}
 
 
-SIZED: dict[str, Fit] = {"slice": _slice, "dynamic-slice": _dynamic_slice, "gather": _gather}
+def _reduce_window(op: LocalOp, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
+    return _window(op, range(shape.rank if shape.is_array else shape.tuple_shapes[0].rank))
+
+
+def _convolution(op: LocalOp, values: Sequence[Instruction], shape: Shape) -> dict[str, Any]:
+    numbers = op.instruction.get("dim_labels")
+    return _window(op, numbers.input_spatial, [values[1].shape.dimensions[d] for d in numbers.kernel_spatial])
+
+
+def _window(op: LocalOp, dimensions: Sequence[int], sizes: Sequence[int] = ()) -> dict[str, Any]:
+    """The window on operands that have been fetched along some dimensions: they have their padding."""
+    window = op.instruction.get("window")
+    if window is None:
+        return {}
+    found = []
+    for n, (d, w) in enumerate(zip(dimensions, window.dimensions)):
+        one = op.fetched.get((0, d))
+        if one is not None:
+            w = w._replace(padding_low=one.low, padding_high=one.high, base_dilation=one.dilation,
+                           size=sizes[n] if sizes else w.size)
+        found.append(w)
+    return {"window": window._replace(dimensions=tuple(found))}
+
+
+SIZED: dict[str, Fit] = {"slice": _slice, "pad": _pad, "dynamic-slice": _dynamic_slice, "gather": _gather,
+                         "reduce-window": _reduce_window, "convolution": _convolution}

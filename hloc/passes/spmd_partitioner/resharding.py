@@ -113,6 +113,8 @@ class _Resharding:
     def _tail(self, d: int) -> Axes:
         """The axes that cannot stay along dimension d: those behind what the target has, too."""
         now, target = self.now[d], self.target[d]
+        if now == target:
+            return ()
         common = 0
         while not self.uneven[d] and common < min(len(now), len(target)) and now[common] == target[common]:
             common += 1

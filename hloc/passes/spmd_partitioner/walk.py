@@ -20,7 +20,7 @@ from hloc.passes.sharding_propagation.graph import (
     part_range,
     rule_of,
 )
-from hloc.passes.spmd_partitioner.choice import Side, choose, joined, partial_axes
+from hloc.passes.spmd_partitioner.choice import Side, choose, joined, operand_axes, partial_axes
 from hloc.passes.spmd_partitioner.emitter import Emitter
 from hloc.passes.spmd_partitioner.local_ops import DROPPED, LocalOp
 from hloc.sharding.factors import dimension_axes
@@ -243,9 +243,9 @@ class _Walk:
         arrays = [part for part in parts_of(instruction.shape) if part.is_array]
         results = [self._side(m, shape, s) for m, shape, s in zip(rule.results, arrays, wanted)]
         known = choose(rule, operands, results, self.mesh, manual)
-        self._tell_gathers(instruction, rule, operands)
-        sources = [side and AxisSharding(dimension_axes(known, side.mapping, rule, self.mesh), manual)
-                   for side in operands]
+        sources = [side and AxisSharding(operand_axes(rule, known, number, side, self.mesh), manual)
+                   for number, side in enumerate(operands)]
+        self._tell_gathers(instruction, rule, operands, sources)
         values = [self.part(o, s) if s is not None else self.values[o] for o, s in zip(instruction.operands, sources)]
         made = [AxisSharding(dimension_axes(known, side.mapping, rule, self.mesh), manual) for side in results]
         partial = partial_axes(rule, known)
@@ -262,13 +262,17 @@ class _Walk:
     def _side(self, mapping: Mapping, shape: Shape, sharding: AxisSharding) -> Side:
         return Side(mapping, shape.dimensions, ELEMENT_TYPES[shape.element_type].bytes, sharding.dimensions)
 
-    def _tell_gathers(self, instruction: Instruction, rule: ShardingRule, operands: Sequence[Side | None]) -> None:
-        """Operands that are divided along what must be whole."""
-        for number, side in enumerate(operands):
-            if side is None:
+    def _tell_gathers(self, instruction: Instruction, rule: ShardingRule, operands: Sequence[Side | None],
+                      sources: Sequence[AxisSharding | None]) -> None:
+        """Operands that are divided along what must be whole, or what windows reach over almost all of."""
+        reached = {(reach.operand, reach.dimension) for reach in rule.reaches}
+        for number, (side, source) in enumerate(zip(operands, sources)):
+            if side is None or source is None:
                 continue
             for d, axes in enumerate(side.axes):
-                if axes and side.sizes[d] > 1 and any(f in rule.whole for f in side.mapping[d]):
+                is_whole = any(f in rule.whole for f in side.mapping[d]) or (
+                    (number, d) in reached and not source.dimensions[d] and rule.sizes[side.mapping[d][0]] > 1)
+                if axes and side.sizes[d] > 1 and is_whole:
                     self.partitioner.context.tell(
                         f"{instruction.opcode} %{instruction.name} reaches over all of dimension {d} of "
                         f"%{instruction.operands[number].name}, which is divided along {self.mesh.named(axes)}: each "
