@@ -24,7 +24,7 @@ from hloc.errors import RunError, Source, Span, UnsupportedError, UsageError
 from hloc.executable import Executable
 from hloc.inputs import entry_parameters, entry_results
 from hloc.interrupts import ending_cleanly
-from hloc.ir import Module
+from hloc.ir import Instruction, Module
 from hloc.ir.clone import clone_module
 from hloc.ops.host import Transfers
 from hloc.targets.target import Target
@@ -59,6 +59,7 @@ class Options:
     tuning        the file of measured algorithms of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
     schedule      a file of schedules of loops that reduce (hloc/kernels/schedule/file.py); target cpu
     bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
+    seconds       of one run of an instruction, where more is known than passes can tell (hloc/passes/context.py)
     device        which of several devices the program runs on (hloc/evaluate); collectives exchange data through it
     """
 
@@ -77,6 +78,7 @@ class Options:
     tuning: Path | None = None
     schedule: Source | None = None
     bound: frozenset[int] = frozenset()
+    seconds: Callable[[Instruction], float] | None = None
     device: Device | None = None
 
     @property
@@ -197,7 +199,8 @@ def optimize(module: Module, target: Target, options: Options | None = None) -> 
     from hloc.passes.pipelines import pipeline_for
     from hloc.passes.runner import run_passes
     options = options or Options()
-    context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes), saved=options.saved)
+    context = PassContext(machine=target.machine, target=target.name, options=dict(options.passes),
+                          saved=options.saved, seconds=options.seconds)
     passes = pipeline_for(target.name, context.option("pipelined") == "on")
     with options.stage("passes"), without_collections():
         run_passes(module, passes, context, timings=options.timings, verify=False,

@@ -10,6 +10,7 @@ import test_passes as cases
 from hloc.analysis.aliasing import leaf_values, module_invariants
 from hloc.analysis.liveness import last_reads, peak_bytes
 from hloc.analysis.timeline import WAIT, replay
+from hloc.api import Options, optimize
 from hloc.devices import device_counts
 from hloc.evaluate.simulate import evaluate_devices
 from hloc.inputs import entry_parameters, random_arrays
@@ -20,6 +21,7 @@ from hloc.passes.runner import run_passes
 from hloc.targets import find
 from hloc.text import parse_module
 from hloc.tools.explain import explain
+from hloc.tools.overlap import exposures
 
 COLLECTIVE_PASSES = {one.__name__ for one in (*COLLECTIVES, *PIPELINED, *OVERLAP)}
 CASES = [path for path in cases.CASES if path.parent.name in COLLECTIVE_PASSES]
@@ -200,6 +202,65 @@ ENTRY e {{ x = f32[8] parameter(0)  ws = f32[16,4] parameter(1)  gs = f32[16,8] 
   d = s32[] get-tuple-element(w), index=0
   ROOT r = (f32[8], f32[16,8], s32[], s32[]) tuple(a, b, c, d) }}
 """, steps > 1 and kinds != {"plain"})
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_dots_in_parts_give_the_same_bits(seed):
+    """Random dots of integers, of which any dimension is gathered or scattered, by chains and by loops."""
+    random = np.random.default_rng(seed)
+    text = random_window(random)
+    module = parse_module(text)
+    seconds = {"all-gather": 1.0, "reduce-scatter": 1.0, "dot": 1.0}
+    windowed = [one for one in PIPELINED if one.__name__ == "windowed_einsum"]
+    context = PassContext(seconds=lambda i: seconds.get(i.opcode, 0.0) * (0.01 if i.name == "part" else 1.0))
+    assert run_passes(module, windowed, context) and not run_passes(module, windowed, context)
+    replicas, partitions = device_counts(module)
+    inputs = [random_arrays(entry_parameters(module), n) for n in range(replicas * partitions)]
+    for old, new in zip(evaluate_devices(parse_module(text), inputs), evaluate_devices(module, inputs)):
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(old, new))
+
+
+def test_a_matmul_does_not_wait_for_what_runs_beside_it():
+    """Sums that come from a neighbour are added by a kernel of their own, if it may run later than the matmul."""
+    _, parts = sides(cases.FOLDER / "windowed_einsum" / "scattered.hlo")
+
+    def beside(**options):
+        module = optimize(parse_module(parts), find("cpu"), Options(passes=options))
+        return [any("dot" in name for name in one.beside) for one in exposures(module, PassContext(cases.MACHINE))]
+    assert beside(pipelined="on") == [True, True] and beside() == [False, False]
+
+
+def random_window(random: np.random.Generator) -> str:
+    size, groups = int(random.choice([2, 3, 8, 9, 10])), int(random.integers(1, 3))
+    devices = random.permutation(size * groups).reshape(groups, size).tolist()
+    lists = "{" + ",".join("{" + ",".join(map(str, g)) + "}" for g in devices) + "}"
+    replicas = bool(random.integers(2))
+    where = f"replica_groups={lists}" + ("" if replicas else ", channel_id=1, use_global_device_ids=true")
+    names = {"b": 2 * size, "m": size, "n": 3 * size, "k": 2 * size}
+    own = list(random.permutation(list("bmk")))
+    other = list(random.permutation(list("bnk")))
+    if random.integers(2):
+        own, other = other, own
+    free = ["m", "n"] if "m" in own else ["n", "m"]
+    dims = [f"{s}_{kind}_dims={{{dims.index(name)}}}" for s, dims in (("lhs", own), ("rhs", other))
+            for kind, name in (("batch", "b"), ("contracting", "k"))]
+
+    def shape(dims, cut=None):
+        return "s32[" + ",".join(str(names[d] // (size if d == cut else 1)) for d in dims) + "]"
+    result, text = ["b", *free], ""
+    if random.integers(2):
+        cut = random.choice(own)
+        text = (f"  x = {shape(own, cut)} parameter(0)  w = {shape(other)} parameter(1)\n"
+                f"  g = {shape(own)} all-gather(x), {where}, dimensions={{{own.index(cut)}}}\n"
+                f"  ROOT y = {shape(result)} dot(g, w), {', '.join(dims)}\n")
+    else:
+        cut = random.choice(result)
+        text = (f"  x = {shape(own)} parameter(0)  w = {shape(other)} parameter(1)\n"
+                f"  y = {shape(result)} dot(x, w), {', '.join(dims)}\n"
+                f"  ROOT r = {shape(result, cut)} reduce-scatter(y), {where}, dimensions={{{result.index(cut)}}}, to_apply=add\n")
+    return (f"HloModule window, {'replica_count' if replicas else 'num_partitions'}={size * groups}\n"
+            "add { a = s32[] parameter(0)  b = s32[] parameter(1)  ROOT s = s32[] add(a, b) }\n"
+            f"ENTRY e {{\n{text}}}\n")
 
 
 def random_program(random: np.random.Generator) -> str:

@@ -98,8 +98,10 @@ COLLECTIVES: tuple[Pass | Repeat, ...] = (
 
 # Where a device can send and compute at the same time: behind COLLECTIVES, with the option `pipelined`.
 collective_pipeliner = LazyPass("collective_pipeliner", "while")
+windowed_einsum = LazyPass("windowed_einsum", "dot")
 PIPELINED: tuple[Pass | Repeat, ...] = (
     collective_pipeliner,
+    windowed_einsum,
 )
 
 # After the pipelines, for a device that can send and compute at the same time.

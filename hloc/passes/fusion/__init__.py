@@ -46,7 +46,7 @@ def fusion(module: Module, context: PassContext) -> bool:
             overwritten = Overwritten(computation, leaf_values(computation, invariants), callees)
             fuser = Fuser(computation, context.machine, overwritten, attention=context.target in WITH_ATTENTION,
                           gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES,
-                          ends_wide=context.target == "cpu")
+                          ends_wide=context.target == "cpu", overlaps=context.option("pipelined") == "on")
             fuser.run()
             edges = unfused_edges(fuser) if report is not None else []
             changed |= emit_groups(module, computation, fuser.groups, names)

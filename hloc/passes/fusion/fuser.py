@@ -70,10 +70,11 @@ class Fuser:
     """Forms the groups of one computation."""
 
     def __init__(self, computation: Computation, machine: Machine, overwritten: Overwritten, *, attention: bool = False,
-                 gradients: bool = False, prologues: bool = False, ends_wide: bool = True):
+                 gradients: bool = False, prologues: bool = False, ends_wide: bool = True, overlaps: bool = False):
         self.computation = computation
         self.overwritten = overwritten
         self.prologues = prologues
+        self.overlaps = overlaps                            # whether collectives run beside kernels
         self.machine = machine
         self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a producer did not join a group
         self.readers = users(computation)

@@ -6,9 +6,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloc.analysis.fusible import RESHAPES, in_place_operands, is_elemental, is_splat_constant, spreads_rows
+from hloc.analysis.fusible import (
+    RESHAPES,
+    in_place_operands,
+    is_elemental,
+    is_hero,
+    is_splat_constant,
+    spreads_rows,
+)
 from hloc.analysis.prologues import NO_PROLOGUE
 from hloc.ir import Instruction
+from hloc.ops.collectives import EXCHANGES
 from hloc.passes.fusion.group import (
     MOST_PARAMETERS,
     MOST_WORK,
@@ -35,6 +43,7 @@ def obstacle_of(producer: Instruction, group: Group, readers: list[Instruction],
     return (of_kinds(producer, group) or of_size(producer, group, fuser.pieces(group))
             or (on_cpu(producer, group, readers, fuser.machine.cores) if fuser.machine.kind == "cpu" else "")
             or of_matmul(producer, group, readers, fuser)
+            or (of_collectives(producer, group) if fuser.overlaps and is_hero(producer) else "")
             or (of_update(producer, group) if group.kind == UPDATE else "")
             or fuser.overwritten.obstacle(producer, group))
 
@@ -86,6 +95,24 @@ def of_matmul(producer: Instruction, group: Group, readers: list[Instruction], f
             group.view_of(producer, readers) is None:
         return plan_prologue(producer, group, readers, fuser) if fuser.prologues else NO_PROLOGUE
     return ""
+
+
+def of_collectives(producer: Instruction, group: Group) -> str:
+    """What a matmul would wait for, that could be sent while it runs."""
+    sent = {p for p in group.parameters if _moved(p).opcode in EXCHANGES}
+    needed, stack = {producer}, [producer] if sent else []
+    while stack:
+        new = set(stack.pop().operands) - needed
+        needed |= new
+        stack.extend(new)
+    return "" if sent <= needed else "a collective runs beside the matmul, whose epilogue would read its result"
+
+
+def _moved(instruction: Instruction) -> Instruction:
+    """The instruction whose elements it has."""
+    while instruction.opcode in (*RESHAPES, "get-tuple-element", "copy"):
+        instruction = instruction.operands[0]
+    return instruction
 
 
 def of_update(producer: Instruction, group: Group) -> str:

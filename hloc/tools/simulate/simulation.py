@@ -34,6 +34,7 @@ from hloc.sharding.meshes import DeviceMesh
 from hloc.sharding.sdy import frontend_attributes, meshes_of
 from hloc.tools.report.times import seconds_by_instruction
 from hloc.tools.simulate.cluster import Cluster
+from hloc.tools.simulate.expected import expected_seconds
 
 NO_AXES = ""                      # of groups that follow no axis of the mesh
 
@@ -108,7 +109,8 @@ def simulate(module: Module, mesh: Mapping[str, int] | None, cluster: Cluster, *
     own = with_device_counts(divided.module, replicas, partitions)
     options = options or Options()
     if overlap:
-        options = replace(options, passes={"pipelined": "on", **options.passes})
+        options = replace(options, passes={"pipelined": "on", **options.passes},
+                          seconds=expected_seconds(cluster, counts_of(own)))
     own, program = optimized_plan(own, cluster.target, options)
     counts, exchanges = counts_of(own), {}
     kernels = seconds_by_instruction(program, cluster.target.machine)
