@@ -27,6 +27,11 @@ LARGE_CONCATENATE, FEW_ROWS = 1 << 16, 64       # elements from which each piece
 PIECES_TOGETHER = 32        # of a concatenate, in one kernel: compile time per loop grows with their number
 
 
+def is_transfer(instruction: Instruction) -> bool:
+    """Whether it copies an array from the host's memory to the device's, or back."""
+    return instruction.opcode == "copy" and instruction.shape.on_host != instruction.operands[0].shape.on_host
+
+
 def is_static_array(shape: Shape) -> bool:
     return shape.is_array and not shape.is_dynamic
 

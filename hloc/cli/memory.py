@@ -66,10 +66,7 @@ def memory_command(module, target, top, as_json, fusion, precision, memory_limit
         click.echo(json.dumps(_as_json(use) | {"loop_copies": loop_copies_json(loops),
                                           "saved": saved_json(saved)}, indent=1))
         return
-    parts = {name: getattr(use, name) for name in ("parameters", "results", "constants", "arena", "kept", "peak")}
-    rows = [[k, f"{v:,}", size_text(v)] for k, v in parts.items() if v or k != "kept"]
-    rows += [[k, f"{v:,}", size_text(v)] for k, v in (("(scratch)", use.scratch), ("(stacks)", use.stacks)) if v]
-    print_table(["memory", "bytes", ""], rows, right=(1, 2))
+    _show_parts(use)
     if use.at is not None:
         source = source_of(use.at)
         line = f"{line_of(use.at) or '-'}{source and f', {source}'}"
@@ -84,6 +81,18 @@ def memory_command(module, target, top, as_json, fusion, precision, memory_limit
     show_loop_copies(loops)
 
 
+def _show_parts(use) -> None:
+    """Sizes by purpose; those of the host's memory in columns of their own, if there are any."""
+    parts = {name: getattr(use, name) for name in ("parameters", "results", "constants", "arena", "kept", "peak")}
+    parts = {name: size for name, size in parts.items() if size or name != "kept"}
+    parts |= {f"({name})": getattr(use, name) for name in ("scratch", "stacks") if getattr(use, name)}
+    host = {**use.on_host._asdict(), "peak": use.on_host.peak} if use.on_host.peak else {}
+    rows = [[name, f"{size:,}", size_text(size), *([f"{host[name]:,}", size_text(host[name])] if name in host else [])]
+            for name, size in parts.items()]
+    titles = ["memory", "device", "", "host", ""] if host else ["memory", "bytes", ""]
+    print_table(titles, [[*row, *[""] * (len(titles) - len(row))] for row in rows], right=(1, 2, 3, 4))
+
+
 def _row(buffer) -> list[str]:
     first = buffer.instructions[0] if buffer.instructions else None
     return [f"{buffer.size:,}", size_text(buffer.size), buffer.region, buffer.name,
@@ -95,6 +104,7 @@ def _as_json(use) -> dict:
     return {
         "peak": use.peak, "arena": use.arena, "live": use.live, "constants": use.constants,
         "scratch": use.scratch, "kept": use.kept, "stacks": use.stacks,
+        "host": {**use.on_host._asdict(), "peak": use.on_host.peak},
         "parameters": use.parameters, "results": use.results, "at": use.at.name if use.at else None,
         "buffers": [{"bytes": b.size, "region": b.region, "offset": b.offset, "name": b.name,
                      "instructions": [{"name": i.name, "opcode": i.opcode, "shape": i.shape.to_string(False),

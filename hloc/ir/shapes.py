@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import builtins
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from hloc.ir.types import ELEMENT_TYPES
 
 UNBOUNDED = -1
+HOST_SPACE = 5                  # the memory space of the host, S(5): xla/layout.h, Layout::kHostMemorySpace
+_SPACE = re.compile(r"S\((\d+)\)")
 _AGGREGATES = ("tuple", "buffer")
 _WITHOUT_ELEMENTS = (*_AGGREGATES, "token", "opaque")
 
@@ -29,6 +32,12 @@ class Layout:
 
     minor_to_major: tuple[int, ...]
     suffix: str = ""
+
+    @property
+    def memory_space(self) -> int:
+        """The number of the memory that holds the array: 0, or that of S(n)."""
+        found = _SPACE.search(self.suffix)
+        return int(found[1]) if found else 0
 
     def __str__(self) -> str:
         order = ",".join(map(str, self.minor_to_major))
@@ -116,6 +125,19 @@ class Shape:
         if self.is_aggregate:
             return replace(self, tuple_shapes=tuple(s.with_default_layout() for s in self.tuple_shapes))
         return replace(self, layout=default_layout(self.rank)) if self.is_array else self
+
+    @property
+    def on_host(self) -> bool:
+        """Whether this array (not its tuple elements) is in the host's memory, S(5)."""
+        return self.layout is not None and bool(self.layout.suffix) and self.layout.memory_space == HOST_SPACE
+
+    def in_space(self, on_host: bool) -> Shape:
+        """The same array in the host's memory or the device's."""
+        if self.on_host == on_host:
+            return self
+        suffix = self.layout.suffix if self.layout is not None else ""
+        suffix = _SPACE.sub("", suffix) + (f"S({HOST_SPACE})" if on_host else "")
+        return replace(self, layout=Layout(self.minor_to_major, suffix))
 
     def with_element_type(self, element_type: str) -> Shape:
         return replace(self, element_type=element_type)

@@ -8,8 +8,9 @@ uses on one flattened timeline. Out: a Ref per value.
 
 Values that must share memory (in-place updates, loop-carried values) are joined into groups by union-find. A group with
 an entry parameter, a constant or an entry result is placed there. Of the others, large ones that are dead before a
-result is first written use that result's memory; the rest is packed into one arena by live ranges, in O(n log n) if
-there are many.
+result is first written use that result's memory; the rest is packed into an arena by live ranges, in O(n log n) if
+there are many. Values of the host's memory, S(5), have an arena of their own: on a CPU it is part of the same block, a
+GPU reaches it over its bus.
 """
 from __future__ import annotations
 
@@ -35,10 +36,11 @@ class Home(NamedTuple):
 class Value:
     """One array in memory. `parent` is the union-find link; the other fields are valid only at the group's root."""
 
-    __slots__ = ("size", "parent", "home", "lent", "stays", "first", "last", "offset", "written")
+    __slots__ = ("size", "parent", "home", "lent", "stays", "first", "last", "offset", "written", "on_host")
 
-    def __init__(self, size: int, home: Home | None = None):
+    def __init__(self, size: int, home: Home | None = None, on_host: bool = False):
         self.size = size
+        self.on_host = on_host                # in the host's memory, not the device's
         self.parent: Value | None = None
         self.home = home
         self.lent: Home | None = None         # a result whose memory this uses until that is written
@@ -54,11 +56,12 @@ class BufferAssignment:
 
     def __init__(self) -> None:
         self.values: list[Value] = []
-        self.arena_size = 0
+        self.arena_size = self.host_arena_size = 0        # bytes; the second is part of the first unless they are apart
+        self._host_region = "arena"
         self.gaps: tuple[tuple[int, int], ...] = ()       # of the arena, checked by sanitizers: offset and size
 
-    def new(self, size: int, home: Home | None = None) -> Value:
-        value = Value(size, home)
+    def new(self, size: int, home: Home | None = None, on_host: bool = False) -> Value:
+        value = Value(size, home, on_host)
         self.values.append(value)
         return value
 
@@ -86,13 +89,13 @@ class BufferAssignment:
         group.last = max(group.last, time)
 
     def can_join(self, a: Value, b: Value) -> bool:
-        """Whether two groups may be joined: they do not have two homes, and nothing is written into a constant or
-        parameter."""
+        """Whether two groups may be joined: they do not have two homes, nothing is written into a constant or
+        parameter, and both are in the memory where that home is."""
         a, b = self.root(a), self.root(b)
         if a is b:
             return True
         homes = [g.home for g in (a, b) if g.home is not None]
-        if len(homes) == 2:
+        if len(homes) == 2 or homes and a.on_host != b.on_host:
             return False
         fixed = bool(homes) and homes[0].region != "result"
         return not (fixed and (a.written or b.written))
@@ -107,6 +110,7 @@ class BufferAssignment:
                             "copy_insertion missed a copy")
         b.parent = a
         a.home = a.home or b.home
+        a.on_host |= b.on_host
         a.size = max(a.size, b.size)
         a.written = a.written or b.written
         for time in (b.first, b.last):
@@ -116,30 +120,36 @@ class BufferAssignment:
     def share_if_dead(self, result: Value, operand: Value, time: int) -> bool:
         """Let `result`, first written at `time`, reuse the memory of `operand` if that is last read then."""
         a, b = self.root(operand), self.root(result)
-        if a is b or a.home is not None or b.home is not None or a.size != b.size:
+        if a is b or a.home is not None or b.home is not None or a.size != b.size \
+                or a.on_host != b.on_host:
             return a is b
         if a.last != time or b.first != time:
             return False
         self.join(a, b)
         return True
 
-    def place(self) -> None:
-        """Give every group its offset: in results that are not yet written, or in the smaller of the arenas of two
-        packing algorithms."""
+    def place(self, host_apart: bool = False) -> None:
+        """Give every group its offset: in results that are not yet written, or in an arena. Groups of the host's memory
+        have an arena of their own, which stands behind the device's in one block unless the two are apart."""
         roots = [v for v in self.values if v.parent is None and v.first >= 0]
         groups = [v for v in roots if v.home is None]
-        hosts = [v for v in roots if v.home is not None and v.home.region == "result"]
-        guests = [v for v in groups if not v.stays]
+        hosts = [v for v in roots if v.home is not None and v.home.region == "result" and not v.on_host]
+        guests = [v for v in groups if not v.stays and not v.on_host]
         for number, (host, offset) in reuse_result_memory(hosts, guests).items():
             guests[number].lent, guests[number].offset = hosts[host].home, offset
-        groups = [v for v in groups if v.lent is None]
-        candidates = [disjoint_offsets(groups)] if sanitizers() else [pack_in_order(groups)]
-        if not sanitizers() and len(groups) <= MOST_BY_SIZE:
-            candidates.append(pack_by_size(groups))
-        self.arena_size, offsets = min(candidates, key=lambda found: found[0])
-        for group, offset in zip(groups, offsets):
-            group.offset = offset
-        self.gaps = gaps(groups, offsets, self.arena_size) if sanitizers() else ()
+        self.arena_size, self.gaps = _place_in_arena([v for v in groups if v.lent is None and not v.on_host])
+        apart = [v for v in groups if v.on_host]
+        if not apart:
+            return
+        self.host_arena_size, gaps = _place_in_arena(apart)
+        if host_apart:
+            self._host_region = "host"
+            return
+        start = align(self.arena_size)
+        for group in apart:
+            group.offset += start
+        self.arena_size = start + self.host_arena_size
+        self.gaps += tuple((offset + start, size) for offset, size in gaps)
 
     def ref(self, value: Value) -> Ref:
         """The location of the value; valid after `place`."""
@@ -148,7 +158,20 @@ class BufferAssignment:
             return Ref(group.home.region, group.home.index, 0, value.size)
         if group.lent is not None:
             return Ref(group.lent.region, group.lent.index, group.offset, value.size)
+        if group.on_host:
+            return Ref(self._host_region, 0, group.offset, value.size)
         return Ref("arena", 0, group.offset, value.size)
+
+
+def _place_in_arena(groups: Sequence[Value]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Set the offsets: those of the smaller of the arenas of two packing algorithms. Its size and gaps."""
+    candidates = [disjoint_offsets(groups)] if sanitizers() else [pack_in_order(groups)]
+    if not sanitizers() and len(groups) <= MOST_BY_SIZE:
+        candidates.append(pack_by_size(groups))
+    size, offsets = min(candidates, key=lambda found: found[0])
+    for group, offset in zip(groups, offsets):
+        group.offset = offset
+    return size, gaps(groups, offsets, size) if sanitizers() else ()
 
 
 def disjoint_offsets(groups: Sequence[Value]) -> tuple[int, list[int]]:

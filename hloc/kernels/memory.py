@@ -16,7 +16,7 @@ in the peak: stacks of threads, one set per process, and Python itself.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -45,8 +45,20 @@ class Buffer(NamedTuple):
     last: int
 
 
+class HostUse(NamedTuple):
+    """Bytes of the host's memory, S(5)."""
+
+    parameters: int
+    results: int
+    arena: int
+
+    @property
+    def peak(self) -> int:
+        return sum(self)
+
+
 class MemoryUse(NamedTuple):
-    """All sizes in bytes.
+    """All sizes in bytes, of the device's memory; on_host: those of the host's, which on a CPU is the same memory.
 
     scratch   of the arena: the most that one step's library kernels take
     kept      what library kernels keep between runs, such as roots of unity
@@ -64,6 +76,7 @@ class MemoryUse(NamedTuple):
     live: int
     at: Instruction | None
     buffers: tuple[Buffer, ...]
+    on_host: HostUse = HostUse(0, 0, 0)
 
     @property
     def peak(self) -> int:
@@ -107,15 +120,20 @@ def memory_use(module: Module, machine: Machine, workspace: Workspace | None = N
     planner = Planner(module, machine, workspace=workspace)
     program = planned(planner)
     arena, lent = _arena_buffers(planner)
-    live, time = _busiest(arena)
+    live, time = _busiest([b for b in arena if b.region != "host"])
     alive = [b for b in arena + lent if b.first <= time <= b.last]
     outside = [*_parameters(module, program.parameters), *_results(planner, program.results),
                *(Buffer(c.nbytes, "constant", 0, f"constant {i}", (), 0, 0) for i, c in enumerate(program.constants))]
+    given, made = (sum(v.shape.num_bytes for v in values if v.shape.on_host)
+                   for values in (program.parameters, program.results))
+    on_host = HostUse(given, made, program.host_arena_size)
+    arena_size = program.arena_size if program.host_apart else program.arena_size - program.host_arena_size
     return MemoryUse(
-        sum(v.shape.num_bytes for v in program.parameters), sum(v.shape.num_bytes for v in program.results),
-        sum(c.nbytes for c in program.constants), program.arena_size, max((v.size for v in planner.scratch), default=0),
+        sum(v.shape.num_bytes for v in program.parameters) - on_host.parameters,
+        sum(v.shape.num_bytes for v in program.results) - on_host.results,
+        sum(c.nbytes for c in program.constants), arena_size, max((v.size for v in planner.scratch), default=0),
         program.kept, workspace.stack(machine) if workspace else 0, live, _instruction_at(planner, time),
-        tuple(sorted(alive + outside, key=lambda b: -b.size)))
+        tuple(sorted(alive + outside, key=lambda b: -b.size)), on_host)
 
 
 def memory_over_time(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryOverTime:
@@ -125,7 +143,7 @@ def memory_over_time(module: Module, machine: Machine, workspace: Workspace | No
     times = [time for time, _ in planner.schedule]
     arena, lent = ([_at_positions(b, times) for b in buffers] for buffers in _arena_buffers(planner))
     changes = [0] * (len(times) + 1)
-    for buffer in arena:
+    for buffer in [b for b in arena if b.region != "host"]:
         changes[buffer.first] += buffer.size
         changes[buffer.last + 1] -= buffer.size
     return MemoryOverTime(tuple(i for _, i in planner.schedule), tuple(accumulate(changes[:-1])),
@@ -144,7 +162,8 @@ def _arena_buffers(planner: Planner) -> tuple[list[Buffer], list[Buffer]]:
     lent: list[Buffer] = []
     for group, made in _makers(planner).items():
         if group.home is None and group.first >= 0:
-            region = "lent" if group.lent else "scratch" if group in planner.scratch else "arena"
+            region = "lent" if group.lent else "scratch" if group in planner.scratch \
+                else "host" if group.on_host else "arena"
             buffer = Buffer(align(group.size), region, group.offset, made[0].name, made, group.first, group.last)
             (lent if group.lent else arena).append(buffer)
     return arena, lent
@@ -158,7 +177,7 @@ def _makers(planner: Planner) -> dict[Value, tuple[Instruction, ...]]:
     return {group: tuple(instructions) for group, instructions in found.items()}
 
 
-def _busiest(buffers: Iterable[Buffer]) -> tuple[int, int]:
+def _busiest(buffers: Sequence[Buffer]) -> tuple[int, int]:
     """The maximum of bytes alive at once, and the first time at which it is reached."""
     events = sorted([(b.first, b.size) for b in buffers] + [(b.last + 1, -b.size) for b in buffers])
     most, place, now = 0, -1, 0
@@ -176,7 +195,8 @@ def _instruction_at(planner: Planner, time: int) -> Instruction | None:
 
 
 def _named(region: str, values: Sequence) -> list[Buffer]:
-    return [Buffer(v.shape.num_bytes, region, 0, v.name, (), 0, 0) for v in values]
+    return [Buffer(v.shape.num_bytes, f"{region} (host)" if v.shape.on_host else region, 0, v.name, (), 0, 0)
+            for v in values]
 
 
 def _parameters(module: Module, values: Sequence) -> list[Buffer]:

@@ -21,7 +21,8 @@ FLAG_BYTES = 4                  # of Program.held: an s32
 
 class Ref(NamedTuple):
     """A piece of memory. region: parameter (index = flattened entry parameter), result (flattened result),
-    constant (index into Program.constants), arena (index 0), held (index into Program.held)."""
+    constant (index into Program.constants), arena (index 0), held (index into Program.held), host (index 0: of a GPU,
+    the arena in its host's memory)."""
 
     region: str
     index: int                          # type: ignore[assignment]     # hides tuple.index, which nothing calls
@@ -198,6 +199,8 @@ class Program(NamedTuple):
     setup      steps of the first run alone: what is computed from bound parameters and from nothing else
     held       bytes of the arrays that setup makes; they stay. The first is a flag, zero until setup is done
     devices    replicas times partitions that the program is for
+    host_arena_size    bytes of the arena in the host's memory, S(5)
+    host_apart         whether the host's memory is another than the device's; else that arena is part of arena_size
     """
 
     name: str
@@ -213,6 +216,8 @@ class Program(NamedTuple):
     setup: tuple[Step, ...] = ()
     held: tuple[int, ...] = ()
     devices: int = 1
+    host_arena_size: int = 0
+    host_apart: bool = False
 
     @property
     def meets(self) -> bool:
@@ -225,8 +230,15 @@ class Program(NamedTuple):
         return self.devices if self.meets else 0
 
     @property
+    def on_host(self) -> int:
+        """Bytes in the host's memory: parameters and results in S(5), and its arena."""
+        signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results) if v.shape.on_host)
+        return signature + self.host_arena_size
+
+    @property
     def peak(self) -> int:
-        """Bytes that a run needs: parameters, results, constants, the arena, and the memory kept by library kernels and
-        setup."""
-        signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results))
+        """Bytes of one memory that a run needs: parameters, results, constants, the arena, and the memory kept by
+        library kernels and setup. Of a GPU's memory, without its host's."""
+        signature = sum(v.shape.num_bytes for v in (*self.parameters, *self.results)
+                        if not (self.host_apart and v.shape.on_host))
         return signature + sum(c.nbytes for c in self.constants) + self.arena_size + self.kept + sum(self.held)

@@ -129,6 +129,8 @@ class Planner:
         operands = [table[o] for o in instruction.operands]
         if opcode in FORWARDING:
             return operands[0]
+        if opcode == "copy" and instruction.shape.on_host != self.assignment.root(operands[0][0]).on_host:
+            return self.transfer(instruction, operands[0][0], steps)
         if opcode == "tuple":
             return [leaf for operand in operands for leaf in operand]
         if opcode == "get-tuple-element":
@@ -179,8 +181,8 @@ class Planner:
     def fresh(self, instruction: Instruction) -> Leaves:
         return [self.made_by(instruction, s.num_bytes) for s in leaves(instruction.shape)]
 
-    def made_by(self, instruction: Instruction, size: int) -> Value:
-        value = self.assignment.new(size)
+    def made_by(self, instruction: Instruction, size: int, on_host: bool = False) -> Value:
+        value = self.assignment.new(size, on_host=on_host)
         self.makers[value] = instruction
         return value
 
@@ -252,6 +254,12 @@ class Planner:
         instruction = self.schedule[-1][1]
         steps.append(Draft(lambda ref: Copy(ref(destination), ref(source), instruction)))
 
+    def transfer(self, instruction: Instruction, source: Value, steps: list[Draft]) -> Leaves:
+        """A copy between the memories of device and host."""
+        made = self.made_by(instruction, source.size, instruction.shape.on_host)
+        self.copy(made, source, steps)
+        return [made]
+
     # -- control flow ------------------------------------------------------------------------------------------------
 
     def while_loop(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
@@ -285,7 +293,7 @@ class Planner:
         kept = self.invariants[loop.get("body")]
         for leaf, value in enumerate(carried):
             if leaf not in kept and self._fixed(value):
-                owned[leaf] = self.made_by(loop, value.size)
+                owned[leaf] = self.made_by(loop, value.size, self.assignment.root(value).on_host)
                 self.copy(owned[leaf], value, steps)
         return owned
 
@@ -461,7 +469,8 @@ def planned(planner: Planner) -> Program:
     """The program of a new planner, which afterwards knows the purpose of each piece of memory."""
     module, assignment = planner.module, planner.assignment
     parameters = tuple(PlanValue(*p) for p in entry_parameters(module))
-    inputs = [assignment.new(v.shape.num_bytes, Home("parameter", i)) for i, v in enumerate(parameters)]
+    inputs = [assignment.new(v.shape.num_bytes, Home("parameter", i), v.shape.on_host)
+              for i, v in enumerate(parameters)]
     arguments, start = [], 0
     for parameter in module.entry.parameters:
         count = _leaf_count(parameter.shape)
@@ -470,10 +479,11 @@ def planned(planner: Planner) -> Program:
     drafts, root = planner.computation(module.entry, arguments)
     planner.time += 1
     results = tuple(PlanValue(*r) for r in entry_results(module))
-    drafts += _results(planner, root)
+    drafts += _results(planner, root, results)
     for result, operand, time in planner.sharing:
         assignment.share_if_dead(result, operand, time)
-    assignment.place()
+    apart = planner.machine.kind == "gpu"
+    assignment.place(apart)
     kernels = tuple(planner.kernels.kernels)
     steps = with_late_ends(_finish(drafts, assignment.ref), kernels) if planner.collective_numbers else _finish(
         drafts, assignment.ref)
@@ -481,14 +491,15 @@ def planned(planner: Planner) -> Program:
                    tuple(planner.constants), assignment.arena_size,
                    kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
                    gaps=assignment.gaps, setup=_finish(planner.once.setup, assignment.ref),
-                   held=tuple(planner.once.held), devices=prod(device_counts(module)))
+                   held=tuple(planner.once.held), devices=prod(device_counts(module)),
+                   host_arena_size=assignment.host_arena_size, host_apart=apart)
 
 
-def _results(planner: Planner, root: Leaves) -> list[Draft]:
+def _results(planner: Planner, root: Leaves, results: tuple[PlanValue, ...]) -> list[Draft]:
     """Give each result leaf its own memory: the value is computed there, or copied at the end."""
     steps: list[Draft] = []
     for index, value in enumerate(root):
-        home = planner.assignment.new(value.size, Home("result", index))
+        home = planner.assignment.new(value.size, Home("result", index), results[index].shape.on_host)
         if planner.assignment.can_join(home, value) and not planner._fixed(value):
             planner.assignment.join(home, value)
             planner.assignment.use(value, planner.time)

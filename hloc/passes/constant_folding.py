@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hloc.analysis.fusible import is_transfer
 from hloc.errors import HlocError
 from hloc.ir import Instruction, Module, window_of
 from hloc.ops.table import OPS
@@ -58,6 +59,8 @@ def is_foldable(instruction: Instruction, rewriter: Rewriter) -> bool:
     if not instruction.operands or not all(is_known(o) for o in instruction.operands):
         return False
     shape = instruction.shape
+    if is_transfer(instruction):
+        return False
     if not shape.is_array or shape.dynamic_dimensions or any(o.shape.dynamic_dimensions for o in instruction.operands):
         return False
     if instruction.opcode not in MOVEMENT and work(instruction) > WORK:

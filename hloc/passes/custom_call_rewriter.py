@@ -1,6 +1,6 @@
 """Replaces custom-calls of known meaning by HLO.
 
-    h = f32[8] custom-call(x), custom_call_target="MoveToHost"            =>   h is x
+    h = f32[8] custom-call(x), custom_call_target="MoveToHost"            =>   h = f32[8]{0:S(5)} copy(x)
     t = (f32[2,5], s32[2,5]) custom-call(x), custom_call_target="TopK"    =>   t = ... topk(x), k=5, largest=true
     b = f32[8] custom-call(), custom_call_target="AllocateBuffer"         =>   b = f32[8] broadcast(0)
     c = (f32[4,4], s32[]) custom-call(a), custom_call_target="lapack_spotrf_ffi"    =>   cholesky(a), and 1 where it

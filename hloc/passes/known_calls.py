@@ -27,6 +27,7 @@ from hloc.passes.compiler_calls import compiler_value
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
 from hloc.passes.library_calls import library_value
+from hloc.passes.memory_spaces import host_flags, mentions_host, with_flags
 from hloc.passes.resize_calls import resized_value
 from hloc.passes.rewriter import Rewriter, rewrite_module
 from hloc.passes.rng_bit_generator_expander import threefry_words
@@ -34,6 +35,9 @@ from hloc.passes.vendor_calls import vendor_value
 from hloc.verify import verify
 
 SAME_VALUE = frozenset(name for name, meaning in CUSTOM_CALLS.items() if meaning is same)
+# Into which memory a call moves an array: the host's or the device's. Source: xla/hlo/transforms/host_offloader.cc.
+MOVES = {"MoveToHost": True, "MoveToDevice": False}
+PLACEMENTS = {"pinned_host": True, "unpinned_host": True, "device": False}       # of annotate_device_placement
 FRESH = frozenset(["AllocateBuffer", "CreateBuffer"])
 
 
@@ -53,6 +57,9 @@ def rewrite_known_calls(module: Module, context: PassContext) -> bool:
             return value
 
     changed = rewrite_module(module, visit, revisit=False, opcodes=("custom-call",), expands=True)
+    if mentions_host(i.shape for i in module.instructions() if i.opcode == "copy"):
+        for instruction, flags in host_flags(module).items():        # so that no rule takes a copy for one in place
+            instruction.shape = with_flags(instruction.shape, flags)
     if changed and not module.faults:
         verify(module)                   # operands and options of the calls have not been verified
     return changed
@@ -61,6 +68,9 @@ def rewrite_known_calls(module: Module, context: PassContext) -> bool:
 def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
     """Calls about where a value is, fresh memory, convolutions of dynamic size, and top-k."""
     target, shape, operands = target_of(instruction), instruction.shape, instruction.operands
+    to_host = moves_to_host(instruction)
+    if to_host is not None and len(operands) == 1 and shape.is_array and operands[0].shape.compatible(shape):
+        return e.op("copy", operands[0], shape=shape.in_space(to_host))
     if target in SAME_VALUE and operands and operands[0].shape.compatible(shape):
         return operands[0]
     if target == "xla.sdy.ShardingGroup" and shape.is_tuple and not shape.tuple_shapes:
@@ -73,6 +83,16 @@ def known_value(e: Expressions, instruction: Instruction) -> Instruction | None:
     if target in ("TopK", "__gpu$TopK") and shape.is_tuple and len(shape.tuple_shapes) == 2 and len(operands) == 1:
         return e.op("topk", operands[0], shape=shape, k=shape.tuple_shapes[0].dimensions[-1], largest=True)
     return None
+
+
+def moves_to_host(call: Instruction) -> bool | None:
+    """Whether a custom-call moves its operand to the host (True) or to the device (False); None if it does neither."""
+    target = target_of(call)
+    if target == "annotate_device_placement":
+        return next(
+            (on_host for name, on_host in PLACEMENTS.items()
+             if f'_xla_buffer_placement="{name}"' in str(call.get("frontend_attributes", ""))), None)
+    return MOVES.get(target)
 
 
 def factorization(module: Module, e: Expressions, instruction: Instruction) -> Instruction | None:

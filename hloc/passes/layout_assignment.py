@@ -5,30 +5,35 @@
 
 Only bitcast depends on layouts: it becomes a transpose into memory order, a bitcast of row-major arrays (free), and a
 transpose back; with tiles, arrays are also padded and split as the tiles require. A copy changes only the layout, so it
-is removed; copy_insertion adds those that memory sharing needs. Tiles and memory spaces are dropped, and
+is removed; copy_insertion adds those that memory sharing needs. Tiles are dropped, and memory spaces but the host's,
+S(5), which is written on all that is there (memory_spaces.py); copies into it and out of it stay.
 entry_computation_layout is updated.
 """
 from __future__ import annotations
 
 import math
 
-from hloc.analysis.fusible import width
+from hloc.analysis.fusible import is_transfer, width
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, Module, Shape, Verbatim
 from hloc.ir.tiles import depends_on_tiles, has_known_memory, in_memory, tile_steps
 from hloc.passes.context import PassContext
 from hloc.passes.expressions import Expressions
+from hloc.passes.memory_spaces import host_flags, mentions_host, with_flags
 from hloc.passes.rewriter import Rewriter, rewrite_module
 
 
 def layout_assignment(module: Module, context: PassContext) -> bool:
     """True if a layout, a bitcast or a copy changed."""
     changed = rewrite_module(module, spell_out_bitcast, fused=True)
+    on_host = host_flags(module) if mentions_host({i.shape for i in module.instructions()}) else {}
     known: dict[Shape, Shape] = {}
     for instruction in module.instructions():
         shape = known.get(instruction.shape)
         if shape is None:
             shape = known[instruction.shape] = instruction.shape.with_default_layout()
+        if instruction in on_host:
+            shape = with_flags(shape, on_host[instruction])
         if shape != instruction.shape:
             instruction.shape = shape
             changed = True
@@ -118,8 +123,8 @@ def retyped(rewriter: Rewriter, memory: Instruction, target: Shape, dimensions: 
 
 
 def drop_copy(instruction: Instruction, rewriter: Rewriter) -> Instruction | None:
-    """copy(x) => x, once all layouts are the same."""
-    return instruction.operands[0] if instruction.opcode == "copy" else None
+    """copy(x) => x, once all layouts are the same; not between the memories of host and device."""
+    return instruction.operands[0] if instruction.opcode == "copy" and not is_transfer(instruction) else None
 
 
 def state_entry_layout(module: Module) -> bool:

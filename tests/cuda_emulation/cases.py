@@ -66,7 +66,8 @@ def backend_of(sources: CudaSources, checked: bool = False, image: bytes = b"") 
     """The program, loaded into the emulation."""
     program = sources.program
     packed = Container(program.name, "sm_90a", image or driver.build(sources, checked), sources.geometry, program.steps,
-                       program.parameters, program.results, program.constants, program.arena_size)
+                       program.parameters, program.results, program.constants, program.arena_size,
+                       host_arena_size=program.host_arena_size)
     backend = runtime.CudaBackend(packed, {})
     for step in runtime.launches(program.steps):
         if packed.kernels[step.kernel].product is None:

@@ -129,7 +129,7 @@ class Allocation:
     living: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
 
     def __init__(self, size: int):
-        self.size = size
+        self.size, self.on_host = size, False
         self.bytes = np.full(size + 2 * GUARD + 256, 0xFF, np.uint8)
         self.written = np.zeros(size, np.uint8)
         start = -(self.bytes.ctypes.data + GUARD) % 256 + GUARD
@@ -156,7 +156,7 @@ def mem_alloc(size: int) -> Allocation:
 
 
 def mem_get_info() -> tuple[int, int]:
-    return DEVICE.memory - sum(a.size for a in Allocation.living.values()), DEVICE.memory
+    return DEVICE.memory - sum(a.size for a in Allocation.living.values() if not a.on_host), DEVICE.memory
 
 
 def _piece(address: int, size: int) -> tuple[Allocation, int]:
@@ -191,7 +191,13 @@ def memcpy_dtod_async(target, source, size: int, stream) -> None:
 
 
 def pagelocked_empty(size: int, dtype) -> np.ndarray:
-    return np.empty(size, dtype)
+    """Memory of the host that kernels reach: bounded as the device's is."""
+    memory = Allocation(size * np.dtype(dtype).itemsize)
+    memory.on_host = True
+    memory.written.fill(1)
+    array = memory.bytes[memory.start:][:memory.size].view(dtype)
+    weakref.finalize(array, lambda: memory)                 # lives as long as the array
+    return array
 
 
 class PinnedPool:

@@ -27,6 +27,7 @@ from hloc.analysis.fusible import (
     is_reduction,
     is_splat_constant,
     is_static_array,
+    is_transfer,
     is_update,
 )
 from hloc.analysis.reads import BASE, Contexts
@@ -229,7 +230,7 @@ def kind_of(instruction: Instruction) -> str:
     if instruction.opcode in ("parameter", "constant"):
         return SINGLE
     if is_elemental(instruction):
-        return LOOP
+        return SINGLE if is_transfer(instruction) else LOOP
     if is_reduction(instruction):
         return REDUCTION
     if is_hero(instruction):

@@ -26,7 +26,7 @@ from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 8
+MARK, VERSION = "hloc_container", 9
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
@@ -62,6 +62,7 @@ class Container(NamedTuple):
     arena_size: int
     cuda: int = 0
     precision: Mapping[str, str] = MappingProxyType({})
+    host_arena_size: int = 0
 
 
 def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str,
@@ -75,7 +76,9 @@ def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geo
         "parameters": [value_to_json(v) for v in program.parameters],
         "results": [value_to_json(v) for v in program.results],
         "constants": [[str(c.dtype), list(c.shape)] for c in program.constants],
-        "arena": program.arena_size,
+        "arena": program.arena_size, "host_arena": program.host_arena_size,
+        "on_host": [[n for n, v in enumerate(values) if v.shape.on_host]
+                    for values in (program.parameters, program.results)],
     }
     sealed.write(file, io.BytesIO(image), plan,
                  {f"constant_{i}": c.tobytes() for i, c in enumerate(program.constants)})
@@ -94,13 +97,23 @@ def _unpack(found: sealed.Sealed) -> Container:
     packed = Container(
         str(plan["name"]), str(plan["arch"]), image, tuple(_geometry(row) for row in plan["kernels"]),
         tuple(_step_from_json(s, 0) for s in plan["steps"]),
-        tuple(value_from_json(v) for v in plan["parameters"]),
-        tuple(value_from_json(v) for v in plan["results"]), tuple(constants), whole(plan["arena"], MOST_BYTES),
-        int(plan["cuda"]), {name: str(plan["precision"][name]) for name in VALUES if name in plan["precision"]})
+        _values(plan["parameters"], plan["on_host"][0]), _values(plan["results"], plan["on_host"][1]),
+        tuple(constants), whole(plan["arena"], MOST_BYTES),
+        int(plan["cuda"]), {name: str(plan["precision"][name]) for name in VALUES if name in plan["precision"]},
+        host_arena_size=whole(plan["host_arena"], MOST_BYTES))
     if any(value not in VALUES[name] for name, value in packed.precision.items()):
         raise ValueError(f"bad precision {packed.precision!r}")
     _check_steps(packed)
     return packed
+
+
+def _values(rows: list, on_host: list) -> tuple[Value, ...]:
+    """Parameters or results; the numbers of those that are in the host's memory."""
+    values = [value_from_json(row) for row in rows]
+    for number in on_host:
+        value = values[whole(number, len(values) - 1)]
+        values[number] = value._replace(shape=value.shape.in_space(True))
+    return tuple(values)
 
 
 def _geometry(row: list) -> Geometry:
@@ -122,7 +135,8 @@ def _library_call(row: list) -> LtProduct | CudnnConvolution:
 
 def _check_steps(packed: Container) -> None:
     """Checks that every step names existing kernels and memory. Raises ValueError."""
-    sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
+    sizes = {"arena": [packed.arena_size], "host": [packed.host_arena_size],
+             "parameter": [v.shape.num_bytes for v in packed.parameters],
              "result": [v.shape.num_bytes for v in packed.results], "constant": [c.nbytes for c in packed.constants]}
     if not all(0 <= n <= MOST_BYTES for own in sizes.values() for n in own):
         raise ValueError("an array of impossible size")
@@ -197,6 +211,6 @@ def _steps(rows: list, depth: int) -> tuple[Step, ...]:
 
 def _ref(row: list) -> Ref:
     region, index, offset, size = row
-    if region not in ("arena", "parameter", "result", "constant") or min(index, offset, size) < 0:
+    if region not in ("arena", "host", "parameter", "result", "constant") or min(index, offset, size) < 0:
         raise ValueError(f"bad reference {row!r}")
     return Ref(region, int(index), int(offset), int(size))

@@ -109,6 +109,9 @@ class Steps:
 
 def host_text(file: BinaryIO, program: Program, geometry: Sequence[Geometry], arch: str, name: str) -> str:
     """The C text. Raises UnsupportedError for a program that calls cuBLASLt or cuDNN."""
+    if program.on_host:
+        raise UnsupportedError(f"a host program in C keeps no arrays in the host's memory, S(5): {program.name} does",
+                               hint="hloc run runs the .cubin")
     plan = Steps(program, geometry)
     plan.steps(program.steps, 1)
     values = [*program.parameters, *program.results]

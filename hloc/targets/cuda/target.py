@@ -72,7 +72,8 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         from hloc.targets.cuda.execution.runtime import CudaBackend
         packed = container.Container(
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
-            program.results, program.constants, program.arena_size, compiler.compiler_version(), precision)
+            program.results, program.constants, program.arena_size, compiler.compiler_version(), precision,
+            program.host_arena_size)
         return CudaBackend(packed, functions, clock)
 
     def traced() -> RunTrace:

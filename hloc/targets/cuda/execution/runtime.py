@@ -34,6 +34,7 @@ from hloc.machine import Machine
 from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.execution.device_arrays import DeviceArray, Fixed
+from hloc.targets.cuda.execution.host_memory import HostMemory
 from hloc.targets.cuda.execution.step_clock import StepClock
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.libraries import cublaslt, cudnn
@@ -121,6 +122,7 @@ class CudaBackend:
         self.runs, self.lost = 0, False
         self.graphs: dict[int, graphs.Graph] = {}
         self.parts: dict[int, list[graphs.Part]] = {}
+        self.host: HostMemory | None = None
         self.memory: Any = None                             # PyCUDA's objects have no types
         self.functions: list[Any] = []
         self.module: Any = None
@@ -204,18 +206,24 @@ class CudaBackend:
         return np.frombuffer(b"".join(maps), np.uint8)
 
     def _allocate(self, maps: list[int]) -> None:
-        """One allocation: the arena, then parameters, results, constants and tensor maps (bytes of each launch's)."""
+        """One allocation: the arena, then parameters, results, constants and tensor maps (bytes of each launch's). And
+        one of page-locked memory, for those of S(5) and their arena."""
         packed = self.packed
         sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
                  "result": [v.shape.num_bytes for v in packed.results],
                  "constant": [c.nbytes for c in packed.constants], "tensor map": maps}
-        places: dict[str, list[int]] = {}
-        total = 0
+        far = {"parameter": [v.shape.on_host for v in packed.parameters], "host": [True],
+               "result": [v.shape.on_host for v in packed.results]}
+        if packed.host_arena_size or any(far["parameter"] + far["result"]):
+            sizes["host"] = [packed.host_arena_size]
+        places: dict[str, list[tuple[bool, int]]] = {}
+        totals = [0, 0]                                     # on the device, on the host
         for region, own in sizes.items():
             places[region] = []
-            for size in own:
-                places[region].append(total)
-                total += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+            for on_host, size in zip(far.get(region, [False] * len(own)), own):
+                places[region].append((on_host, totals[on_host]))
+                totals[on_host] += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        total = totals[0]
         try:
             self.memory = self.cuda.mem_alloc(max(total, 1))
         except self.cuda.MemoryError:
@@ -225,8 +233,9 @@ class CudaBackend:
             raise RunError(f"out of device memory: {packed.name} needs {_mib(total)} MiB ({parts}); {_mib(free)} of "
                            f"{_mib(whole)} MiB are free", hint="hloc memory shows what for; --memory-limit saves some"
                            ) from None
-        base = int(self.memory)
-        self.regions = {region: [base + place for place in own] for region, own in places.items()}
+        self.host = HostMemory(self.cuda, totals[1]) if totals[1] else None
+        base = int(self.memory), self.host.start if self.host else 0
+        self.regions = {region: [base[on_host] + place for on_host, place in own] for region, own in places.items()}
 
     def close(self) -> None:
         """Releases everything on the device; the backend cannot be used afterwards."""
@@ -243,7 +252,7 @@ class CudaBackend:
         if self.memory is not None:
             self.memory.free()
         self.graphs, self.functions = {}, []
-        self.cublaslt = self.cudnn = self.memory = self.module = self.stream = None
+        self.cublaslt = self.cudnn = self.memory = self.host = self.module = self.stream = None
 
     def check_lost(self) -> None:
         """After an error: checks whether it has destroyed the context. If so, nothing in the context is freed, since
@@ -331,16 +340,31 @@ class CudaBackend:
         return self.pool.allocate((shape.num_bytes,), np.uint8).view(dtype).reshape(shape.dimensions)
 
     def _send(self, address: int, array: np.ndarray | DeviceView) -> None:
-        """Copies to the device, or on it, as plain bytes: bf16 and similar types have no buffer protocol."""
-        if array.nbytes and isinstance(array, DeviceView):
+        """Copies to the device, or on it, as plain bytes: bf16 and similar types have no buffer protocol. What is for
+        the host's memory is there afterwards."""
+        if self.host is not None and address in self.host:
+            self._send_to_host(address, array)
+        elif array.nbytes and isinstance(array, DeviceView):
             self.cuda.memcpy_dtod_async(address, array.address, array.nbytes, self.stream)
         elif array.nbytes:
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             self.cuda.memcpy_htod_async(address, data, self.stream)
 
+    def _send_to_host(self, address: int, array: np.ndarray | DeviceView) -> None:
+        assert self.host is not None
+        there = self.host.view(address, array.nbytes)
+        if array.nbytes and isinstance(array, DeviceView):
+            self.cuda.memcpy_dtoh_async(there, array.address, self.stream)
+        self.stream.synchronize()                           # an earlier run may still read what was there
+        if isinstance(array, np.ndarray):
+            there[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
     def _fetch(self, array: np.ndarray, address: int) -> None:
-        """Copies from the device into a contiguous array."""
-        if array.nbytes:
+        """Copies from the device into a contiguous array; waits where the data is in the host's memory."""
+        if self.host is not None and address in self.host:
+            self.stream.synchronize()
+            array.reshape(-1).view(np.uint8)[:] = self.host.view(address, array.nbytes)
+        elif array.nbytes:
             self.cuda.memcpy_dtoh_async(array.reshape(-1).view(np.uint8), address, self.stream)
 
     def _address(self, ref: Ref) -> int:
@@ -399,9 +423,12 @@ class CudaBackend:
                            ) from None
 
     def _copy(self, step: Copy) -> None:
+        to, source = self._address(step.destination), self._address(step.source)
         with self._timed(step):
-            self.cuda.memcpy_dtod_async(self._address(step.destination), self._address(step.source), step.source.size,
-                                        self.stream)
+            if self.host is not None:
+                self.host.copy(to, source, step.source.size, self.stream)
+            else:
+                self.cuda.memcpy_dtod_async(to, source, step.source.size, self.stream)
 
     def _timed(self, step: Step) -> AbstractContextManager:
         return self.clock.around(step, self.cuda, self.stream) if self.clock else nullcontext()
