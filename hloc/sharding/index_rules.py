@@ -19,6 +19,17 @@ def dynamic_slice(instruction: Instruction) -> ShardingRule:
     return made.rule([tuple((f,) for f in factors), *map(made.wholes, starts)], [tuple((f,) for f in result)])
 
 
+def cut(instruction: Instruction) -> ShardingRule | None:
+    """Of a slice at a known place, as of one at a place that is known when it runs; None with strides."""
+    made, sizes = Builder(), instruction.operands[0].shape.dimensions
+    if any(s.stride != 1 for s in instruction.get("slice")):
+        return None
+    result = instruction.shape.dimensions
+    factors = [_along_slice(made, size, n, (), reduced=True) for size, n in zip(sizes, result)]
+    taken = [f if size == n else made.factor(n, whole=True) for f, size, n in zip(factors, sizes, result)]
+    return made.rule([tuple((f,) for f in factors)], [tuple((f,) for f in taken)])
+
+
 def _along_slice(made: Builder, size: int, taken: int, starts: Sequence[Shape], reduced: bool) -> int:
     """Of a dimension of which a slice holds so many elements. An array of all starts is read whole."""
     is_located = taken != size and all(s.rank == 0 for s in starts)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ class Reach(NamedTuple):
     windows   of select-and-scatter, the factor being the elements that windows of this size and stride may cover: the
               windows that cover a part, or all that they cover
     flipped   the elements are counted from the end of the dimension
+    wraps     behind the last element comes the first; only of dimensions that divide evenly
     """
 
     operand: int
@@ -45,6 +46,7 @@ class Reach(NamedTuple):
     windows: WindowDim | None = None
     is_source: bool = False
     flipped: bool = False
+    wraps: bool = False
 
     def ranges(self, part: int, count: int) -> tuple[np.ndarray, int]:
         """Where each of `count` parts of `part` positions begins to read, and how much each reads."""
@@ -65,6 +67,8 @@ class ShardingRule:
     reduced     factors over which partial results are joined, by the combiner of the op
     whole       factors that stay whole
     once        operands that partial results may hold only once: the others start from the combiner's identity
+    again       whether partial results are joined by doing the op again on all of them
+    other       how the op may work on parts instead
     located     factors along which indices say where an op reads or writes: it does what falls into its part. Where
                 they are `reduced`, too, what a device does not have is nothing
     reaches     operands of which a part of a factor reads more than, or other than, the part along their dimension
@@ -78,6 +82,8 @@ class ShardingRule:
     once: tuple[int, ...] = ()
     located: frozenset[int] = frozenset()
     reaches: tuple[Reach, ...] = ()
+    again: bool = False
+    other: ShardingRule | None = None
 
 
 Rule = Callable[[Instruction], "ShardingRule | None"]
@@ -274,11 +280,12 @@ def combiner_of(instruction: Instruction, key: str = "to_apply") -> str | None:
 
 
 def reduce(instruction: Instruction) -> ShardingRule:
+    """Partial results of a plain combiner are joined by it; others (places of maxima) are reduced again."""
     made = Builder()
     count = len(instruction.operands) // 2
     dimensions, sizes = instruction.get("dimensions"), instruction.operands[0].shape.dimensions
     joined = count == 1 and combiner_of(instruction) is not None
-    factors = [made.factor(size, whole=d in dimensions and not joined, reduced=d in dimensions and joined)
-               for d, size in enumerate(sizes)]
+    factors = [made.factor(size, reduced=d in dimensions) for d, size in enumerate(sizes)]
     kept = tuple((f,) for d, f in enumerate(factors) if d not in dimensions)
-    return made.rule([tuple((f,) for f in factors)] * count + [()] * count, [kept] * count)
+    rule = made.rule([tuple((f,) for f in factors)] * count + [()] * count, [kept] * count)
+    return replace(rule, again=not joined)

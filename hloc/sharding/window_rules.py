@@ -5,9 +5,12 @@ says which elements these are.
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
-from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, WindowDim, window_of
+from hloc.ir import ConvolutionDimensionNumbers, Instruction, Shape, SliceDim, WindowDim, window_of
+from hloc.sharding.index_rules import cut
 from hloc.sharding.rules import Builder, Mapping, ShardingRule, combiner_of, sums_join
 
 
@@ -19,7 +22,7 @@ def slice_(instruction: Instruction) -> ShardingRule:
         if (s.start, s.limit, s.stride) != (0, size, 1):
             made.reach(0, d, factors[d], stride=s.stride, offset=s.start)
     whole = tuple((f,) for f in factors)
-    return made.rule([whole], [whole])
+    return replace(made.rule([whole], [whole]), other=cut(instruction))
 
 
 def pad(instruction: Instruction) -> ShardingRule:
@@ -41,6 +44,41 @@ def concatenate(instruction: Instruction) -> ShardingRule:
         made.reach(number, d, factors[d], offset=-before)
     whole = tuple((f,) for f in factors)
     return made.rule([whole] * len(sizes), [whole])
+
+
+class Rotation(NamedTuple):
+    """An array whose elements move along a dimension, those that leave it at one end coming in at the other: element
+    `first` becomes the first."""
+
+    source: Instruction
+    dimension: int
+    first: int
+
+
+def rotation(instruction: Instruction) -> Rotation | None:
+    """What a concatenation of two slices of one array is, where it has all of the array."""
+    if instruction.opcode != "concatenate" or len(instruction.operands) != 2:
+        return None
+    left, right = instruction.operands
+    if left.opcode != "slice" or right.opcode != "slice" or left.operands[0] is not right.operands[0]:
+        return None
+    source, (d,) = left.operands[0], instruction.get("dimensions")
+    size, first = source.shape.dimensions[d], left.get("slice")[d].start
+    whole = [SliceDim(0, n) for n in source.shape.dimensions]
+    behind, before = list(whole), list(whole)
+    behind[d], before[d] = SliceDim(first, size), SliceDim(0, first)
+    if [*left.get("slice")] != behind or [*right.get("slice")] != before:
+        return None
+    return Rotation(source, d, first)
+
+
+def rotated(rotation: Rotation) -> ShardingRule:
+    """Of a rotation, as an op on its source."""
+    made = Builder()
+    factors = [made.factor(size) for size in rotation.source.shape.dimensions]
+    made.reach(0, rotation.dimension, factors[rotation.dimension], offset=rotation.first, wraps=True)
+    whole = tuple((f,) for f in factors)
+    return made.rule([whole], [whole])
 
 
 def reverse(instruction: Instruction) -> ShardingRule:

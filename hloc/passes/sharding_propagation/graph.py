@@ -13,6 +13,7 @@ from hloc.ir import UNBOUNDED, Computation, Instruction, Module, Shape, parts_of
 from hloc.ops.checks import target_of
 from hloc.ops.table import OPS
 from hloc.sharding.rules import ShardingRule
+from hloc.sharding.window_rules import rotated, rotation
 
 Node = int
 CALLERS = ("while", "conditional", "call")
@@ -111,10 +112,13 @@ class Graph:
         return len(self.parents) - 1
 
     def _add_rule(self, instruction: Instruction) -> None:
-        rule = rule_of(instruction)
+        rule, sources = rule_of(instruction), instruction.operands
         if rule is None:
             return
-        operands = [next(iter(self.nodes[o]), None) if o.shape.is_array else None for o in instruction.operands]
+        turned = rotation(instruction)
+        if turned is not None:
+            rule, sources = rotated(turned), [turned.source]
+        operands = [next(iter(self.nodes[o]), None) if o.shape.is_array else None for o in sources]
         results = [n for n in self.nodes[instruction] if self.shapes[n].is_array]
         self.edges.append(Edge(instruction.opcode, rule, tuple(operands), tuple(results), instruction))
 

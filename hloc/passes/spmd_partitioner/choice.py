@@ -44,8 +44,8 @@ class Joining(NamedTuple):
 
 
 def choose(rule: ShardingRule, operands: Sequence[Side | None], results: Sequence[Side], mesh: DeviceMesh,
-           manual: frozenset[int]) -> FactorAxes:
-    """The axes of each factor."""
+           manual: frozenset[int]) -> tuple[float, FactorAxes]:
+    """The axes of each factor, and what that costs."""
     best: tuple[float, FactorAxes] | None = None
     for known in _candidates(rule, operands, results, mesh, manual):
         steps = math.prod(n / mesh.count(known.get(f, ())) for f, n in enumerate(rule.sizes) if n)
@@ -53,7 +53,7 @@ def choose(rule: ShardingRule, operands: Sequence[Side | None], results: Sequenc
         if best is None or cost < best[0]:
             best = cost, known
     assert best is not None
-    return best[1]
+    return best
 
 
 def _candidates(rule: ShardingRule, operands: Sequence[Side | None], results: Sequence[Side], mesh: DeviceMesh,
@@ -122,6 +122,11 @@ def _sent(rule: ShardingRule, known: FactorAxes, operands: Sequence[Side | None]
     partial = partial_axes(rule, known)
     for side in results:
         made = dimension_axes(known, side.mapping, rule, mesh)
+        if rule.again:
+            parts = mesh.count(partial)
+            total += side.width * (parts - 1) * _local(side.sizes, made, mesh)
+            total += side.width * elements_sent(steps_between(side.sizes, made, side.axes, mesh))
+            continue
         joining = joined(side.sizes, made, partial, side.axes, mesh)
         total += side.width * _sent_joining(side.sizes, made, joining, mesh)
         total += side.width * elements_sent(steps_between(side.sizes, joining.axes, side.axes, mesh))
@@ -136,7 +141,7 @@ def operand_axes(rule: ShardingRule, known: FactorAxes, number: int, side: Side,
         d = reach.dimension
         if reach.operand == number and axes[d]:
             count, size = mesh.count(axes[d]), side.sizes[d]
-            if not fits(size, count, True) or reach_plan(
+            if not fits(size, count, not reach.wraps) or reach_plan(
                     reach, size, rule.sizes[reach.factor], count, True).sent >= sent_for_all(size, count):
                 axes[d] = ()
     return tuple(axes)
@@ -178,8 +183,13 @@ def joined(sizes: Sequence[int], made: tuple[Axes, ...], partial: Axes, wanted: 
     return Joining(tuple(scattered), tuple(rest), tuple(axes))
 
 
+def _local(sizes: Sequence[int], axes: Sequence[Axes], mesh: DeviceMesh) -> int:
+    """Elements of a device's part."""
+    return math.prod(-(-n // mesh.count(a)) for n, a in zip(sizes, axes))
+
+
 def _sent_joining(sizes: Sequence[int], made: tuple[Axes, ...], joining: Joining, mesh: DeviceMesh) -> float:
-    local = math.prod(-(-n // mesh.count(axes)) for n, axes in zip(sizes, made))
+    local = _local(sizes, made, mesh)
     total = 0.0
     for _, axes in joining.scattered:
         parts = mesh.count(axes)

@@ -169,7 +169,7 @@ class Emitter(Body):
 
     def masked(self, x: Instruction, sizes: Sequence[int], sharding: AxisSharding, dimension: int,
                value: Any) -> Instruction:
-        """The part with `value` where it pads a dimension that does not divide evenly."""
+        """The part with `value`, a number or a scalar, where it pads a dimension that does not divide evenly."""
         axes = sharding.dimensions[dimension]
         part = x.shape.dimensions[dimension]
         if part * self.mesh.count(axes) == sizes[dimension]:
@@ -177,7 +177,8 @@ class Emitter(Body):
         place = self.e.iota("s32", x.shape.dimensions, dimension)
         offset = self.e.spread(self.part_number(axes, part), place.shape)
         inside = self.e.compare(self.e.op("add", place, offset), "LT", self.e.like(sizes[dimension], place))
-        return self.e.chosen(inside, x, self.e.like(value, x))
+        fill = self.e.spread(value, x.shape) if isinstance(value, Instruction) else self.e.like(value, x)
+        return self.e.chosen(inside, x, fill)
 
     def local(self, shape: Shape, sharding: AxisSharding) -> Shape:
         """The shape of one device's part, in the same layout."""

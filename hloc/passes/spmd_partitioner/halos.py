@@ -39,12 +39,14 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def plan(size: int, count: int, firsts: tuple[int, ...], length: int, is_divided: bool, flipped: bool = False) -> Plan:
+def plan(size: int, count: int, firsts: tuple[int, ...], length: int, is_divided: bool, flipped: bool = False,
+         wraps: bool = False) -> Plan:
     """How each of `count` parts comes to `length` elements from its place in `firsts` on. is_divided: False where each
-    device has all of the array. flipped: the array and its parts are counted from the end."""
+    device has all of the array. flipped: the array and its parts are counted from the end. wraps: behind the end comes
+    the beginning."""
     part = max(1, -(-size // count) if is_divided else size)
     begin = np.array(firsts)
-    low, high = np.maximum(begin, 0), np.minimum(begin + length, size)
+    low, high = (begin, begin + length) if wraps else (np.maximum(begin, 0), np.minimum(begin + length, size))
     if flipped and is_divided:
         begin = begin + part * count - size                    # what pads the last part comes first
         low, high = low + part * count - size, high + part * count - size
@@ -58,7 +60,7 @@ def plan(size: int, count: int, firsts: tuple[int, ...], length: int, is_divided
     before = max(0, -int(starts.min()))
     starts = np.where(is_some, starts + before, 0)
     behind = max(0, int(starts.max()) + length - before - together)
-    sent = sum(p.high - p.low for p in pieces if (p.shift or flipped) and is_divided)
+    sent = sum(p.high - p.low for p in pieces if (p.shift % count or flipped) and is_divided)
     is_masked = bool(np.any(high - low < length))
     return Plan(tuple(pieces), before, behind, tuple(starts.tolist()), is_masked, sent)
 
@@ -109,4 +111,4 @@ def reach_plan(reach: Reach, size: int, factor: int, count: int, is_divided: boo
     """How a device comes to what a part of a factor reads of an operand with `size` elements."""
     firsts, length = reach.ranges(-(-factor // count), count)
     elements = spread(firsts, length, reach.dilation)
-    return plan(size, count, elements.firsts, elements.number, is_divided, reach.flipped)
+    return plan(size, count, elements.firsts, elements.number, is_divided, reach.flipped, reach.wraps)

@@ -40,6 +40,8 @@ class LocalOp:
         shape = self._shape(self.instruction.shape, iter(self.results))
         special = _WRITERS.get(self.instruction.opcode)
         made = special(self, values, shape) if special else self.plain(values, shape)
+        if self.rule.again and self.partial:
+            return self._reduced_again(made, values[len(values) // 2:])
         if joining is None or not self.partial:
             return made
         return self._joined(made, joining)
@@ -101,6 +103,8 @@ class LocalOp:
         """Operands, of which what pads a reduced dimension does nothing; what counts once is on one device only."""
         if not self.partial:
             return self._without_padding(values)
+        if self.rule.again:
+            return self._without_padding(values)
         if self.instruction.opcode == "reduce":
             self.started = values[1]
             values[1] = self.emitter.e.constant(self._identity(values[1].shape), values[1].shape.element_type)
@@ -123,10 +127,16 @@ class LocalOp:
                 if (number, d) in self.fetched:
                     continue
                 if any(f in self.rule.reduced - self.rule.located and f in self.known for f in factors):
-                    neutral = self._identity(values[number].shape) if self.rule.once == () and \
-                        self.instruction.opcode == "reduce" else 0
-                    values[number] = self.emitter.masked(values[number], sizes, sharding, d, neutral)
+                    values[number] = self.emitter.masked(values[number], sizes, sharding, d,
+                                                                 self._neutral(values, number))
         return values
+
+    def _neutral(self, values: Sequence[Instruction], number: int) -> Any:
+        """What an operand has where it pads a dimension that is reduced."""
+        if self.rule.again:
+            return values[len(values) // 2 + number]
+        is_reduction = self.rule.once == () and self.instruction.opcode == "reduce"
+        return self._identity(values[number].shape) if is_reduction else 0
 
     def _identity(self, shape: Shape) -> np.ndarray:
         """What the combiner joins to nothing."""
@@ -147,6 +157,16 @@ class LocalOp:
                 finite.min if opcode == "maximum" else finite.max, dtype)
         limits = ml_dtypes.iinfo(dtype)
         return np.array(limits.min if opcode == "maximum" else limits.max).astype(dtype)
+
+    def _reduced_again(self, made: Instruction, starts: Sequence[Instruction]) -> Instruction:
+        """Partial results of all devices, behind one another, reduced."""
+        e, parts = self.emitter.e, [made]
+        if made.shape.is_tuple:
+            parts = [e.op("get-tuple-element", made, index=n) for n in range(len(starts))]
+        ahead = [e.reshape(p, 1, *p.shape.dimensions) for p in parts]
+        together = [self.emitter.all_gather(p, 0, self.partial) for p in ahead]
+        return self.emitter.add("reduce", made.shape, [*together, *starts], self._attributes(together, made.shape) | {
+            "dimensions": (0,)})
 
     def _joined(self, made: Instruction, joining: Joining) -> Instruction:
         e = self.emitter.e
@@ -210,6 +230,13 @@ class LocalOp:
                                             divided)
         return self.plain([*values[:count], own, *values[count + 1:]], shape)
 
+    def slice(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        divided = self.located(0)
+        if not divided:
+            return self.plain(values, shape)
+        starts = [self.emitter.e.constant(s.start, "s32") for s in self.instruction.get("slice")]
+        return lookups.dynamic_slice(self.emitter, self.instruction, [*values, *starts], shape.dimensions, divided)
+
     def dynamic_slice(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
         divided = self.located(0)
         if not divided:
@@ -224,7 +251,7 @@ class LocalOp:
 
 
 _WRITERS = {"iota": LocalOp.iota, "concatenate": LocalOp.concatenate,
-            "reverse": LocalOp.reverse, "select-and-scatter": LocalOp.select_and_scatter,
+            "reverse": LocalOp.reverse, "slice": LocalOp.slice, "select-and-scatter": LocalOp.select_and_scatter,
             "gather": LocalOp.gather, "scatter": LocalOp.scatter, "dynamic-slice": LocalOp.dynamic_slice,
             "dynamic-update-slice": LocalOp.dynamic_update_slice}
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, Verbatim, parts_of
+from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, Verbatim, parts_of, users
 from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Channels
 from hloc.passes.sharding_propagation import own_annotation
@@ -23,9 +23,10 @@ from hloc.passes.sharding_propagation.graph import (
 from hloc.passes.spmd_partitioner.choice import Side, choose, joined, operand_axes, partial_axes
 from hloc.passes.spmd_partitioner.emitter import Emitter
 from hloc.passes.spmd_partitioner.local_ops import DROPPED, LocalOp
-from hloc.sharding.factors import dimension_axes
+from hloc.sharding.factors import FactorAxes, dimension_axes
 from hloc.sharding.meshes import AxisSharding, DeviceMesh, replicated
 from hloc.sharding.rules import Mapping, ShardingRule
+from hloc.sharding.window_rules import rotated, rotation
 
 Shardings = list[AxisSharding]
 # What talks to the host, of which there is one.
@@ -44,10 +45,15 @@ class Partitioner:
 
     def partition(self, computation: Computation) -> None:
         """Callees come before their callers."""
-        walk = _Walk(self, computation)
+        walk, used_by = _Walk(self, computation), users(computation)
         for instruction in computation.instructions:
-            walk.add(instruction)
+            readers = used_by[instruction]
+            if not (instruction.opcode == "slice" and readers and all(map(rotation, readers))):
+                walk.add(instruction)
         self.made[computation] = walk.finish()
+
+    def annotate(self, instruction: Instruction, shardings: Shardings) -> None:
+        self._annotations[instruction] = shardings
 
     def shardings(self, instruction: Instruction) -> Shardings:
         """One for each part of the result."""
@@ -197,7 +203,7 @@ class _Walk:
         for instruction in made.instructions:
             walk.emitter.names.unique(instruction.name)
         made.root = walk._tree(made.root, computation.root.shape, own, shardings)
-        self.partitioner._annotations[computation.root] = list(shardings)
+        self.partitioner.annotate(computation.root, list(shardings))
 
     def _callee(self, value: Any) -> Any:
         made = self.partitioner.made
@@ -232,17 +238,21 @@ class _Walk:
 
     def _op(self, instruction: Instruction) -> Instruction:
         rule = rule_of(instruction)
-        return self._whole_op(instruction) if rule is None else self._divided(instruction, rule)
+        if rule is None:
+            return self._whole_op(instruction)
+        turned = rotation(instruction)
+        if turned is None:
+            return self._divided(instruction, rule)
+        work = Instruction(instruction.name, "copy", instruction.shape, [turned.source], span=instruction.span)
+        self.partitioner.annotate(work, self.of(instruction))
+        return self._divided(work, rotated(turned))
 
     def _divided(self, instruction: Instruction, rule: ShardingRule) -> Instruction:
         manual = frozenset().union(*(s.manual for s in self.of(instruction)),
                                    *(self.of(o)[0].manual for o in instruction.operands if o.shape.is_array))
         wanted = [s for s, part in zip(self.of(instruction), parts_of(instruction.shape)) if part.is_array]
-        operands = [self._side(m, o.shape, self.of(o)[0]) if o.shape.is_array else None
-                    for m, o in zip(rule.operands, instruction.operands)]
         arrays = [part for part in parts_of(instruction.shape) if part.is_array]
-        results = [self._side(m, shape, s) for m, shape, s in zip(rule.results, arrays, wanted)]
-        known = choose(rule, operands, results, self.mesh, manual)
+        rule, operands, results, known = self._chosen(instruction, rule, wanted, manual)
         sources = [side and AxisSharding(operand_axes(rule, known, number, side, self.mesh), manual)
                    for number, side in enumerate(operands)]
         self._tell_gathers(instruction, rule, operands, sources)
@@ -250,10 +260,27 @@ class _Walk:
         made = [AxisSharding(dimension_axes(known, side.mapping, rule, self.mesh), manual) for side in results]
         partial = partial_axes(rule, known)
         joining = joined(arrays[0].dimensions, made[0].dimensions, partial, wanted[0].dimensions,
-                         self.mesh) if partial else None
+                         self.mesh) if partial and not rule.again else None
         local = LocalOp(self.emitter, instruction, rule, known, sources, made, partial).write(values, joining)
         after = [AxisSharding(joining.axes, manual)] if joining else made
         return self._tree(local, instruction.shape, self._with_tokens(instruction.shape, after), self.of(instruction))
+
+    def _chosen(self, instruction: Instruction, rule: ShardingRule, wanted: Sequence[AxisSharding],
+                manual: frozenset[int]) -> tuple[ShardingRule, list[Side | None], list[Side], FactorAxes]:
+        """The rule and the axes of its factors that cost least, with what operands and results are by that rule."""
+        arrays = [part for part in parts_of(instruction.shape) if part.is_array]
+        best, least = None, 0.0
+        one: ShardingRule | None = rule
+        while one is not None:
+            operands = [self._side(m, o.shape, self.of(o)[0]) if o.shape.is_array else None
+                        for m, o in zip(one.operands, instruction.operands)]
+            results = [self._side(m, shape, s) for m, shape, s in zip(one.results, arrays, wanted)]
+            cost, known = choose(one, operands, results, self.mesh, manual)
+            if best is None or cost < least:
+                best, least = (one, operands, results, known), cost
+            one = one.other
+        assert best is not None
+        return best
 
     def _with_tokens(self, shape: Shape, arrays: Sequence[AxisSharding]) -> Shardings:
         rest = iter(arrays)

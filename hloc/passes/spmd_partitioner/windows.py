@@ -38,7 +38,7 @@ def fetch(emitter: Emitter, x: Instruction, reach: Reach, size: int, factor: int
     elements = spread(firsts, length, reach.dilation)
     how = reach_plan(reach, size, factor, count, is_divided)
     x = e.op("reverse", x, dimensions=(d,)) if reach.flipped else x
-    pieces = [_sent(emitter, x, d, piece, axes, reach.flipped, is_divided) for piece in how.pieces]
+    pieces = [_sent(emitter, x, d, piece, axes, reach, is_divided) for piece in how.pieces]
     empty = fill if fill is not None else e.constant(0, x.shape.element_type)
     if not pieces:
         together = e.spread(empty, resized(x.shape, d, how.low + how.high))
@@ -69,17 +69,17 @@ def _padding(rank: int, d: int, low: int, high: int, interior: int = 0) -> tuple
     return tuple(PaddingDim(low, high, interior) if k == d else PaddingDim(0, 0) for k in range(rank))
 
 
-def _sent(emitter: Emitter, x: Instruction, d: int, piece: Piece, axes: Axes, flipped: bool,
+def _sent(emitter: Emitter, x: Instruction, d: int, piece: Piece, axes: Axes, reach: Reach,
           is_divided: bool) -> Instruction:
     """A piece of another part; zeros where it is not needed."""
     cut = emitter.e.slice(x, {d: (piece.low, piece.high)})
-    if not is_divided or not flipped and piece.shift == 0:
+    if not is_divided or not reach.flipped and piece.shift % emitter.mesh.count(axes) == 0:
         return cut
     groups = emitter.mesh.groups(axes)
     count = groups.shape[1]
     targets = np.array(piece.targets)
-    sources = targets + piece.shift
-    if flipped:
+    sources = (targets + piece.shift) % count
+    if reach.flipped:
         sources = count - 1 - sources
     pairs = np.stack([groups[:, sources], groups[:, targets]], -1).reshape(-1, 2).tolist()
     text = ",".join(f"{{{s},{t}}}" for s, t in pairs)
