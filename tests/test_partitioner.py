@@ -94,6 +94,36 @@ def test_halos_are_counted_from_the_end_of_parts():
     assert plan(7, 4, (7, 9, 11, 13), 2, True).pieces == ()
 
 
+SHIFTS = """HloModule shifts
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY main {
+  x = f32[7] parameter(0), sharding={devices=[3]<=[3]}
+  y = f32[6] parameter(1), sharding={devices=[3]<=[3]}
+  zero = f32[] constant(0)
+  one = f32[] constant(1)
+  wide = f32[9] pad(x, one), padding=1_1
+  before = f32[7] slice(wide), slice={[0:7]}, sharding={devices=[3]<=[3]}
+  up = f32[7] reduce-window(x, one), window={size=7 pad=6_0}, to_apply=add, sharding={devices=[3]<=[3]}
+  down = f32[7] reduce-window(x, zero), window={size=7 pad=0_6}, to_apply=add, sharding={devices=[3]<=[3]}
+  head = f32[2] slice(y), slice={[0:2]}
+  tail = f32[4] slice(y), slice={[2:6]}
+  rolled = f32[6] concatenate(tail, head), dimensions={0}, sharding={devices=[3]<=[3]}
+  last = f32[1] slice(y), slice={[5:6]}, sharding={replicated}
+  ROOT r = (f32[7], f32[7], f32[7], f32[6], f32[1]) tuple(before, up, down, rolled, last)
+}
+"""
+
+
+def test_shifts_and_running_sums_send_little():
+    """One element for a shift, one for each part of a running sum, a part for a roll by a part."""
+    module = parse_module(SHIFTS)
+    divided = partition(module, strict=True)
+    x, y = np.arange(1, 8, dtype=np.float32), np.arange(6, dtype=np.float32)
+    for got, want in zip(on_devices(divided, [x, y]), evaluate(module, [x, y]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert bytes_sent(divided.module) == pytest.approx(4 * (1 + 2 + 2 + 2 + 4 / 3))
+
+
 # -- programs of JAX ---------------------------------------------------------------------------------------------------
 
 CHOSEN = {4: ("scattered", "cut_and_joined", "choices", "layers_in_a_scan", "uneven", "manual_collectives", "heat",
@@ -113,7 +143,7 @@ def exported(request, tmp_path_factory) -> tuple[Path, int]:
     return folder, count
 
 
-# Where XLA sends less: an array that is rolled.
+# Where XLA sends less: an array that goes from 4 x 2 parts to 2 x 4.
 SENT_BY_XLA = {"moved": 1.2}
 
 

@@ -54,8 +54,8 @@ class Reach(NamedTuple):
         if self.windows is None:
             return firsts * self.stride + self.offset, (part - 1) * self.stride + self.span
         size, stride = self.windows.size, self.windows.stride
-        number = (part + size - 2) // stride + 1
         covering = -((size - 1 - firsts) // stride)                   # the first window that covers the part
+        number = int(((firsts + part - 1) // stride - covering).max()) + 1
         return (covering, number) if self.is_source else (covering * stride, (number - 1) * stride + size)
 
 
@@ -69,6 +69,8 @@ class ShardingRule:
     once        operands that partial results may hold only once: the others start from the combiner's identity
     again       whether partial results are joined by doing the op again on all of them
     other       how the op may work on parts instead
+    running     factors along which results are those of all elements up to there: each part continues what the parts
+                before it come to. downward: from the last element on
     located     factors along which indices say where an op reads or writes: it does what falls into its part. Where
                 they are `reduced`, too, what a device does not have is nothing
     reaches     operands of which a part of a factor reads more than, or other than, the part along their dimension
@@ -84,6 +86,8 @@ class ShardingRule:
     reaches: tuple[Reach, ...] = ()
     again: bool = False
     other: ShardingRule | None = None
+    running: frozenset[int] = frozenset()
+    downward: bool = False
 
 
 Rule = Callable[[Instruction], "ShardingRule | None"]

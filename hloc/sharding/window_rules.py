@@ -105,7 +105,24 @@ def reduce_window(instruction: Instruction) -> ShardingRule:
                 made.reach(number, d, factors[d], stride=w.stride, offset=-w.padding_low,
                            span=(w.size - 1) * w.window_dilation + 1, dilation=w.base_dilation)
     whole = tuple((f,) for f in factors)
-    return made.rule([whole] * count + [()] * count, [whole] * count)
+    rule = made.rule([whole] * count + [()] * count, [whole] * count)
+    return replace(rule, other=running(instruction)) if joins and count == 1 else rule
+
+
+def running(instruction: Instruction) -> ShardingRule | None:
+    """Of a reduce-window whose windows have all elements up to one, or from one on, along a dimension (a cumulative
+    sum) and one element along the others."""
+    sizes = instruction.operands[0].shape.dimensions
+    wide = [d for d, w in enumerate(window_of(instruction)) if w != WindowDim()]
+    if len(wide) != 1:
+        return None
+    w, size = window_of(instruction)[wide[0]], sizes[wide[0]]
+    upward, downward = (WindowDim(size, 1, low, high) for low, high in ((size - 1, 0), (0, size - 1)))
+    if size == 0 or w not in (upward, downward):
+        return None
+    made = Builder()
+    factors = tuple((made.factor(n),) for n in sizes)
+    return replace(made.rule([factors, ()], [factors]), running=frozenset(factors[wide[0]]), downward=w == downward)
 
 
 def select_and_scatter(instruction: Instruction) -> ShardingRule:

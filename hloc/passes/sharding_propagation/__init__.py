@@ -25,6 +25,7 @@ from hloc.passes.sharding_propagation.graph import (
     has_dynamic_size,
 )
 from hloc.passes.sharding_propagation.propagation import Propagation
+from hloc.passes.sharding_propagation.shifts import say_shifts
 from hloc.sharding.annotation import Sharding
 from hloc.sharding.meshes import AxisSharding, DeviceMesh, axes_of, mesh_of, replicated
 from hloc.sharding.text import parse_sharding
@@ -39,6 +40,8 @@ def sharding_propagation(module: Module, context: PassContext) -> bool:
         mesh = module_mesh(module)
     if mesh.size == 1:
         return False
+    for computation in reachable_computations(module.entry):
+        say_shifts(computation)
     graph = Graph(module)
     propagation = Propagation(graph, mesh, _given(graph, mesh, context))
     for instruction in filter(is_open, graph.nodes):

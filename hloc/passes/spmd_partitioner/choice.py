@@ -122,6 +122,9 @@ def _sent(rule: ShardingRule, known: FactorAxes, operands: Sequence[Side | None]
     partial = partial_axes(rule, known)
     for side in results:
         made = dimension_axes(known, side.mapping, rule, mesh)
+        for factor in rule.running & known.keys():
+            parts = mesh.count(known[factor])
+            total += side.width * (parts - 1) * _local(side.sizes, made, mesh) / -(-rule.sizes[factor] // parts)
         if rule.again:
             parts = mesh.count(partial)
             total += side.width * (parts - 1) * _local(side.sizes, made, mesh)

@@ -15,6 +15,7 @@ from hloc.ir import Instruction, PaddingDim, Shape, SliceDim, Verbatim, numpy_dt
 from hloc.passes.spmd_partitioner import lookups
 from hloc.passes.spmd_partitioner.choice import Joining
 from hloc.passes.spmd_partitioner.emitter import Emitter
+from hloc.passes.spmd_partitioner.running import continued, window_along
 from hloc.passes.spmd_partitioner.windows import Fetched, concatenated, fetch, selected_and_scattered
 from hloc.sharding.factors import FactorAxes
 from hloc.sharding.meshes import Axes, AxisSharding
@@ -205,6 +206,24 @@ class LocalOp:
         return concatenated(self.emitter, [self.fetched[n, d] for n in range(len(sizes))], sizes, d,
                             self.results[0].dimensions[d])
 
+    def reduce_window(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        factors = self.rule.running & self.known.keys()
+        if not factors:
+            return self.plain(values, shape)
+        (factor,), (x, start) = factors, values
+        d = self.rule.operands[0].index((factor,))
+        identity, kind, window = self._identity(shape), shape.element_type, self.instruction.get("window")
+        sizes, sharding = self.instruction.operands[0].shape.dimensions, self.operands[0]
+        assert sharding is not None
+        x = self.emitter.masked(x, sizes, sharding, d, identity)
+        own = window._replace(dimensions=window_along(window.dimensions, d, shape.dimensions[d], self.rule.downward))
+        nothing = self.emitter.e.constant(identity, kind)
+        made = self.emitter.add("reduce-window", shape, [x, nothing], self._attributes([x, nothing], shape) | {
+            "window": own})
+        made = continued(self.emitter, made, d, self.known[factor], self.combiner, identity, self.rule.downward)
+        return made if _is_constant(start, identity) else self.emitter.e.op(
+            self.combiner, made, self.emitter.e.spread(start, made.shape))
+
     def select_and_scatter(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
         made = self.plain(values, values[0].shape)
         for (number, d), one in self.fetched.items():
@@ -251,7 +270,8 @@ class LocalOp:
 
 
 _WRITERS = {"iota": LocalOp.iota, "concatenate": LocalOp.concatenate,
-            "reverse": LocalOp.reverse, "slice": LocalOp.slice, "select-and-scatter": LocalOp.select_and_scatter,
+            "reverse": LocalOp.reverse, "slice": LocalOp.slice,
+            "reduce-window": LocalOp.reduce_window, "select-and-scatter": LocalOp.select_and_scatter,
             "gather": LocalOp.gather, "scatter": LocalOp.scatter, "dynamic-slice": LocalOp.dynamic_slice,
             "dynamic-update-slice": LocalOp.dynamic_update_slice}
 
