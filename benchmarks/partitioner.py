@@ -115,7 +115,7 @@ def table(rows: Sequence[dict]) -> str:
     return "\n".join(lines)
 
 
-def told(rows: Sequence[dict]) -> str:
+def summary(rows: Sequence[dict]) -> str:
     """What is above the limits."""
     sent = [(ratio(r["sent"], r["sent_xla"]), r) for r in rows]
     peaks = [(ratio(r["peak"], r["peak_xla"]), r) for r in rows]
@@ -141,7 +141,7 @@ def main() -> None:
                 export(folder, count, chosen)
             for name in chosen:
                 rows.append(measured(folder, name, count))
-    print(table(rows), told(rows), sep="\n\n")
+    print(table(rows), summary(rows), sep="\n\n")
     if arguments.json:
         arguments.json.write_text(json.dumps({"limits": [MOST_SENT, MOST_PEAK], "programs": rows}, indent=1) + "\n")
 

@@ -99,6 +99,7 @@ add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
 ENTRY main {
   x = f32[7] parameter(0), sharding={devices=[3]<=[3]}
   y = f32[6] parameter(1), sharding={devices=[3]<=[3]}
+  z = f32[3,5] parameter(2), sharding={devices=[3,1]<=[3]}
   zero = f32[] constant(0)
   one = f32[] constant(1)
   wide = f32[9] pad(x, one), padding=1_1
@@ -109,17 +110,21 @@ ENTRY main {
   tail = f32[4] slice(y), slice={[2:6]}
   rolled = f32[6] concatenate(tail, head), dimensions={0}, sharding={devices=[3]<=[3]}
   last = f32[1] slice(y), slice={[5:6]}, sharding={replicated}
-  ROOT r = (f32[7], f32[7], f32[7], f32[6], f32[1]) tuple(before, up, down, rolled, last)
+  right = f32[3,4] slice(z), slice={[0:3], [1:5]}
+  left = f32[3,1] slice(z), slice={[0:3], [0:1]}
+  turned = f32[3,5] concatenate(right, left), dimensions={1}
+  ROOT r = (f32[7], f32[7], f32[7], f32[6], f32[1], f32[3,5]) tuple(before, up, down, rolled, last, turned)
 }
 """
 
 
 def test_shifts_and_running_sums_send_little():
-    """One element for a shift, one for each part of a running sum, a part for a roll by a part."""
+    """One element for a shift, one for each part of a running sum, a part for a roll by a part, none for a roll along
+    what is whole."""
     module = parse_module(SHIFTS)
     divided = partition(module, strict=True)
-    x, y = np.arange(1, 8, dtype=np.float32), np.arange(6, dtype=np.float32)
-    for got, want in zip(on_devices(divided, [x, y]), evaluate(module, [x, y]), strict=True):
+    arrays = [np.arange(1, np.prod(sizes) + 1, dtype=np.float32).reshape(sizes) for sizes in ((7,), (6,), (3, 5))]
+    for got, want in zip(on_devices(divided, arrays), evaluate(module, arrays), strict=True):
         np.testing.assert_array_equal(got, want)
     assert bytes_sent(divided.module) == pytest.approx(4 * (1 + 2 + 2 + 2 + 4 / 3))
 

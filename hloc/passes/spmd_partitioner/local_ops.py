@@ -16,7 +16,7 @@ from hloc.passes.spmd_partitioner import lookups
 from hloc.passes.spmd_partitioner.choice import Joining
 from hloc.passes.spmd_partitioner.emitter import Emitter
 from hloc.passes.spmd_partitioner.running import continued, window_along
-from hloc.passes.spmd_partitioner.windows import Fetched, concatenated, fetch, selected_and_scattered
+from hloc.passes.spmd_partitioner.windows import Fetched, concatenated, fetch, rolled, selected_and_scattered
 from hloc.sharding.factors import FactorAxes
 from hloc.sharding.meshes import Axes, AxisSharding
 from hloc.sharding.rules import ShardingRule, combiner_of
@@ -79,6 +79,8 @@ class LocalOp:
                 one = fetch(self.emitter, values[number], reach, size, self.rule.sizes[reach.factor], axes,
                             bool(sharding.dimensions[reach.dimension]), self._filling(values, number))
                 self.fetched[number, reach.dimension], values[number] = one, one.value
+            elif reach.wraps:
+                values[number] = rolled(self.emitter, values[number], reach.dimension, reach.offset)
         return values
 
     def _filling(self, values: Sequence[Instruction], number: int) -> Instruction | None:

@@ -56,6 +56,12 @@ def fetch(emitter: Emitter, x: Instruction, reach: Reach, size: int, factor: int
     return Fetched(own, elements.before[0], elements.behind, reach.dilation, tuple(firsts.tolist()))
 
 
+def rolled(emitter: Emitter, x: Instruction, d: int, first: int) -> Instruction:
+    """All elements of a dimension from `first` on, behind them those before."""
+    e, size = emitter.e, x.shape.dimensions[d]
+    return e.op("concatenate", e.slice(x, {d: (first, size)}), e.slice(x, {d: (0, first)}), dimensions=(d,))
+
+
 def taken(emitter: Emitter, x: Instruction, d: int, starts: Sequence[int], length: int, axes: Axes) -> Instruction:
     """Elements from this part's place in `starts` on."""
     if len(set(starts)) == 1:
