@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,10 @@ class DeviceMesh(NamedTuple):
 
     def count(self, axes: Iterable[int]) -> int:
         """How many parts such axes make."""
-        return math.prod(self.sizes[a] for a in axes)
+        product = 1
+        for axis in axes:
+            product *= self.sizes[axis]
+        return product
 
     def grid(self) -> np.ndarray:
         """The device at each place, in the shape `sizes`."""
@@ -268,6 +272,7 @@ def _names(sizes: tuple[int, ...], mesh: NamedMesh | None) -> tuple[str, ...]:
 
 # -- one sharding on the mesh ------------------------------------------------------------------------------------------
 
+@lru_cache(maxsize=4096)
 def axes_of(sharding: Sharding, rank: int, mesh: DeviceMesh) -> AxisSharding | None:
     """A sharding of an array of so many dimensions in axes of the mesh; None where it has no axes there. What is on one
     device only is as if it were replicated."""

@@ -26,6 +26,7 @@ class Propagation:
         self.graph, self.mesh = graph, mesh
         self.fixed = set(given)
         self.shardings: dict[Node, AxisSharding] = dict(given)
+        self._passed: dict[tuple[int, bool], list[AxisSharding]] = {}      # by edge and way: what it has been done for
         self._spread_manual()
 
     def begin(self, node: Node, sharding: AxisSharding) -> None:
@@ -48,7 +49,13 @@ class Propagation:
     def _sweep(self, edges: Iterable[Edge], is_last: bool) -> bool:
         changed = False
         for edge in edges:
-            changed |= self._pass(edge, forward=is_last or edge.kind not in SPREADING)
+            key = id(edge), is_last or edge.kind not in SPREADING
+            now = [self.sharding(n) for n in (*edge.operands, *edge.results) if n is not None]
+            if self._passed.get(key) != now:
+                if self._pass(edge, forward=key[1]):
+                    changed = True
+                else:
+                    self._passed[key] = now
         return changed
 
     def _pass(self, edge: Edge, forward: bool) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class Joining(NamedTuple):
     axes: tuple[Axes, ...]
 
 
-def choose(rule: ShardingRule, operands: Sequence[Side | None], results: Sequence[Side], mesh: DeviceMesh,
+@lru_cache(maxsize=4096)
+def choose(rule: ShardingRule, operands: tuple[Side | None, ...], results: tuple[Side, ...], mesh: DeviceMesh,
            manual: frozenset[int]) -> tuple[float, FactorAxes]:
     """The axes of each factor, and what that costs."""
     best: tuple[float, FactorAxes] | None = None

@@ -11,6 +11,7 @@ after, all parts are gathered and cut anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hloc.sharding.meshes import Axes, DeviceMesh
@@ -28,11 +29,18 @@ class Step(NamedTuple):
     onto: int = -1
 
 
-def steps_between(sizes: Sequence[int], source: Sequence[Axes], target: Sequence[Axes], mesh: DeviceMesh) -> list[Step]:
+def steps_between(sizes: Sequence[int], source: Sequence[Axes], target: Sequence[Axes],
+                  mesh: DeviceMesh) -> tuple[Step, ...]:
     """The steps from `source` to `target` of an array of such sizes."""
-    if tuple(source) == tuple(target):
-        return []
-    return _Resharding(sizes, source, target, mesh).steps()
+    if source == target:
+        return ()
+    return _steps(tuple(sizes), tuple(source), tuple(target), mesh)
+
+
+@lru_cache(maxsize=4096)
+def _steps(sizes: tuple[int, ...], source: tuple[Axes, ...], target: tuple[Axes, ...],
+           mesh: DeviceMesh) -> tuple[Step, ...]:
+    return tuple(_Resharding(sizes, source, target, mesh).steps()) if source != target else ()
 
 
 def elements_sent(steps: Sequence[Step]) -> float:

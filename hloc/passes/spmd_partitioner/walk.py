@@ -275,7 +275,7 @@ class _Walk:
             operands = [self._side(m, o.shape, self.of(o)[0]) if o.shape.is_array else None
                         for m, o in zip(one.operands, instruction.operands)]
             results = [self._side(m, shape, s) for m, shape, s in zip(one.results, arrays, wanted)]
-            cost, known = choose(one, operands, results, self.mesh, manual)
+            cost, known = choose(one, tuple(operands), tuple(results), self.mesh, manual)
             if best is None or cost < least:
                 best, least = (one, operands, results, known), cost
             one = one.other
