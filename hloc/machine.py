@@ -41,6 +41,7 @@ class Machine:
     amx: bool = False               # whether these use AMX tiles
     slow_pairs: bool = False        # whether pairs of bf16 are multiplied at half the rate of f32
     march: str = "native"           # of a CPU: the C compiler's -march
+    host_bandwidth: float = 0.0     # of copies between a GPU's memory and its host's, in one direction
 
     @property
     def has_pairs(self) -> bool:

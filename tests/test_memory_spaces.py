@@ -1,15 +1,17 @@
 """The host's memory, S(5): it stays on shapes to the plan, and is counted apart."""
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cuda_emulation.cases import emulate
 
 import hloc
-from hloc.api import optimize, plan
+from hloc.api import optimize, optimized_plan, plan
 from hloc.cli.main import cli
 from hloc.errors import UnsupportedError
 from hloc.targets import find
@@ -61,3 +63,45 @@ def test_sanitizers_have_gaps_in_both(monkeypatch):
     program = plan(optimize(hloc.load(OFFLOAD), find("cpu")), find("cpu"))
     places = np.array(program.gaps)
     assert (places[:, 0] + places[:, 1] <= program.arena_size).all() and (np.diff(places[:, 0]) > 0).all()
+
+
+def chain(size: int) -> str:
+    """Products that are all read again at the end, in the reverse order."""
+    lines = [f"x = f32[{size},{size}] parameter(0)"]
+    last = "x"
+    for n in range(6):
+        lines += [f"d{n} = f32[{size},{size}] dot({last}, x), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}",
+                  f"t{n} = f32[{size},{size}] tanh(d{n})"]
+        last = f"t{n}"
+    for n in reversed(range(6)):
+        lines.append(f"g{n} = f32[{size},{size}] dot({last}, t{n}), lhs_contracting_dims={{1}}, "
+                     "rhs_contracting_dims={0}")
+        last = f"g{n}"
+    return "HloModule chain\n\nENTRY e {\n  " + "\n  ".join([*lines[:-1], f"ROOT {lines[-1]}"]) + "\n}\n"
+
+
+def limited(text: str, target, share: float) -> tuple:
+    """The program without a limit, with one of that share of its arena, and what was done for it."""
+    plain = optimized_plan(hloc.load(text), target)[1]
+    options = hloc.Options(passes={"memory_limit": plain.peak - int((1 - share) * plain.arena_size)})
+    module, program = optimized_plan(hloc.load(text), target, options)
+    assert program.peak <= options.passes["memory_limit"]
+    return plain, program, [s.how for s in options.saved], module
+
+
+def test_costly_arrays_wait_on_the_host_and_cheap_ones_are_computed_again():
+    assert set(limited(chain(8192), find("h100"), 0.7)[2]) == {"kept on the host"}
+    assert set(limited(chain(512), find("h100"), 0.7)[2]) == {"computed again"}
+    assert set(limited(chain(512), find("cpu"), 0.9)[2]) == {"computed again"}
+
+
+def test_results_of_offloading_are_the_same(monkeypatch):
+    """A bus that takes no time, so that small arrays wait on the host, too."""
+    target = find("h100")
+    target = dataclasses.replace(target, machine=dataclasses.replace(target.machine, host_bandwidth=1e18,
+                                                                      launch_seconds=1e-9))
+    plain, program, how, module = limited(chain(32), target, 0.7)
+    assert "kept on the host" in how and program.host_arena_size and "S(5)" in str(module)
+    x = np.linspace(-0.3, 0.3, 32 * 32, dtype=np.float32).reshape(32, 32)
+    expected, found = (emulate(make_sources(p, target.machine), [x], monkeypatch)[0] for p in (plain, program))
+    assert expected.tobytes() == found.tobytes()

@@ -14,6 +14,8 @@ Without options, those large arrays of the entry are recomputed that free most b
 long as all recomputation takes at most SPARE_TIME of the estimated run: a normalized row, a softmax whose exponentials
 are stored.
 
+On a GPU an array may instead wait in its host's memory (offloading.py): what takes less time for a byte is chosen.
+
 The option "memory_limit" gives a number of bytes: parameters, results, constants and live arrays at the peak. While
 that is exceeded, the best candidate is recomputed, at any cost. At the end, copies of the same array that one copy can
 replace are merged. Loops and branches count with their own peaks, and arrays inside of them are candidates as well.
@@ -26,10 +28,12 @@ from collections.abc import Callable, Iterable, Iterator
 from hloc.analysis.aliasing import branch_origins, leaf_values, module_invariants
 from hloc.analysis.control_flow import executed_computations, is_control_flow
 from hloc.analysis.cost import bytes_accessed, flops, operations_per_second, seconds_of_launch, seconds_of_traffic
+from hloc.analysis.fusible import is_transfer
 from hloc.ir import Computation, Instruction, Module, leaves
 from hloc.ir.clone import clone_computation
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
+from hloc.passes.hlo_rematerialization.offloading import Offloading, offloading
 from hloc.passes.hlo_rematerialization.profile import NOT_OURS, Profile
 from hloc.passes.hlo_rematerialization.recomputation import Clones, Recomputation, Saved, recomputation
 from hloc.passes.rewriter import Names, remove_dead
@@ -37,6 +41,7 @@ from hloc.passes.rewriter import Names, remove_dead
 MOST_STEPS = 20_000
 SPARE_TIME = 1 / 300             # of a run, for recomputation without a limit
 SPARE_ROUNDS = 4                 # each looks at one peak
+LEAST_STEP = 1 / 1000            # of what is missing, that one change must save
 LEAST_PEAK = 4 << 20             # bytes: a smaller peak is not reduced
 LEAST_SHARE = 1 / 200            # of the peak, that an array must take
 
@@ -50,18 +55,20 @@ def hlo_rematerialization(module: Module, context: PassContext) -> bool:
         rematerializer = Rematerializer(module, context.machine, 0)
         changed = rematerializer.recompute_in_gaps()
     else:
-        rematerializer = Rematerializer(module, context.machine, limit - bytes_outside(module))
+        outside = bytes_outside(module, not context.machine.host_bandwidth)
+        rematerializer = Rematerializer(module, context.machine, limit - outside)
         changed = rematerializer.run()
     if context.saved is not None:
         context.saved += rematerializer.saved
     return changed
 
 
-def bytes_outside(module: Module) -> int:
-    """Parameters, results and constants: what a run needs whatever the schedule."""
+def bytes_outside(module: Module, counts_host: bool = True) -> int:
+    """Parameters, results and constants: what a run needs whatever the schedule. counts_host: those in S(5) too."""
     signature = [*(p.shape for p in module.entry.parameters), module.entry.root.shape]
     constants = [i.shape for c in executed_computations(module) for i in c.instructions if i.opcode == "constant"]
-    return sum(leaf.num_bytes for shape in signature + constants for leaf in leaves(shape))
+    return sum(leaf.num_bytes for shape in signature + constants for leaf in leaves(shape)
+               if counts_host or not leaf.on_host)
 
 
 class Rematerializer:
@@ -70,8 +77,10 @@ class Rematerializer:
     def __init__(self, module: Module, machine: Machine, budget: int):
         self.module, self.machine, self.budget = module, machine, budget
         self.refused: set[tuple[object, ...]] = set()
+        self.has_host = machine.host_bandwidth > 0          # with memory of its own
         self.clones = Clones()
         self.saved: list[Saved] = []
+        self.known: dict[Profile, list[Recomputation | Offloading]] = {}
         self.invariants = module_invariants(module)
         self.callees = self.invariants, branch_origins(module, self.invariants)
         self.names = {c: Names(i.name for i in c.instructions) for c in executed_computations(module)}
@@ -93,6 +102,7 @@ class Rematerializer:
                 self.refused.add(candidate.key)
             else:
                 changed, profiles = True, after
+                self.known.clear()                          # copies that other chains may read
                 self.saved.append(saved)
         if changed:
             self.merge(profiles)
@@ -159,7 +169,7 @@ class Rematerializer:
         chosen: list[Recomputation] = []
         copied: set[Instruction] = set()
         needed: set[Instruction] = set()
-        for candidate in sorted(self.candidates(profile), key=lambda c: c.seconds / c.saved):
+        for candidate in sorted(self.recomputations(profile), key=lambda c: c.seconds / c.saved):
             used = {o for i in candidate.chain for o in i.operands}
             if (candidate.saved >= LEAST_SHARE * profile.peak and candidate.seconds <= seconds
                     and needed.isdisjoint(candidate.chain) and copied.isdisjoint((*used, candidate.wanted))):
@@ -184,25 +194,37 @@ class Rematerializer:
             profile = known.get(computation)
             if profile is None or moved & {computation, *profile.callees}:
                 values = leaf_values(computation, self.invariants)
-                profile = Profile(computation, values, self.callees, peaks, computation is self.module.entry)
+                profile = Profile(computation, values, self.callees, peaks, computation is self.module.entry,
+                                  not self.has_host)
                 moved.add(computation)
             found[computation], peaks[computation] = profile, profile.peak
         return found
 
-    def best(self, profiles: dict[Computation, Profile]) -> Recomputation | None:
+    def best(self, profiles: dict[Computation, Profile]) -> Recomputation | Offloading | None:
         """The candidate that frees most bytes per second, at the peak of the entry and of the computations running
         there."""
-        found: list[Recomputation] = []
+        found: list[Recomputation | Offloading] = []
+        least = LEAST_STEP * (profiles[self.module.entry].peak - self.budget)
         computation: Computation | None = self.module.entry
         while computation is not None:
             profile = profiles[computation]
-            found.extend(self.candidates(profile))
+            if profile not in self.known:                   # a refused change leaves a profile as it was
+                self.known[profile] = list(self.candidates(profile))
+            found.extend(c for c in self.known[profile] if c.saved >= least and c.key not in self.refused)
             busy = profile.computation.instructions[profile.busiest]
             called = busy.called_computations if is_control_flow(busy) else ()
             computation = max(called, key=lambda c: profiles[c].peak, default=None)
         return max(found, key=lambda c: c.saved / c.seconds, default=None)
 
-    def candidates(self, profile: Profile) -> Iterator[Recomputation]:
+    def candidates(self, profile: Profile) -> Iterator[Recomputation | Offloading]:
+        """What frees memory at the peak of a computation; without a limit, nothing goes to the host."""
+        yield from self.recomputations(profile)
+        for value, after in profile.idle(profile.busiest) if self.has_host and self.budget else ():
+            moved = offloading(profile, value, after, self.machine)
+            if moved is not None:
+                yield moved
+
+    def recomputations(self, profile: Profile) -> Iterator[Recomputation]:
         place = profile.busiest
         waiting: dict[Instruction, dict[int, int]] = {}         # kernel -> its idle leaves, with their next readers
         for value, after in profile.idle(place):
@@ -210,14 +232,14 @@ class Rematerializer:
         for instruction, readers in waiting.items():
             for before in sorted(set(readers.values())):
                 wanted = frozenset(leaf for leaf, after in readers.items() if after >= before)
-                if (instruction, profile.computation.instructions[before], wanted) in self.refused:
-                    continue
                 found = recomputation(profile, instruction, wanted, place, before, self.seconds, self.clones)
                 if found is not None:
                     yield found
 
     def seconds(self, instruction: Instruction) -> float:
         size = bytes_accessed(instruction)
+        if self.has_host and is_transfer(instruction):
+            return instruction.shape.num_bytes / self.machine.host_bandwidth + self.machine.launch_seconds
         return (flops(instruction) / operations_per_second(self.machine) + seconds_of_traffic(size, self.machine)
                 + seconds_of_launch(size, self.machine))
 

@@ -21,7 +21,8 @@ class Profile:
     """The live arrays of one scheduled computation. Arrays that must share memory count once."""
 
     def __init__(self, computation: Computation, values: Values, callees: tuple[Invariants, Origins],
-                 inner: dict[Computation, int], is_entry: bool):
+                 inner: dict[Computation, int], is_entry: bool, counts_host: bool = True):
+        self.counts_host = counts_host                      # False where the host's memory is another one
         self.computation, self.values = computation, values
         self.position = {i: n for n, i in enumerate(computation.instructions)}
         self.leader: dict[Value, Value] = {}
@@ -70,12 +71,17 @@ class Profile:
         for instruction, n in self.position.items():
             for value in self.values[instruction]:
                 memory = self.memory(value)
-                if value.instruction is not instruction or memory.instruction.opcode in NOT_OURS:
+                if value.instruction is not instruction or memory.instruction.opcode in NOT_OURS \
+                        or self.is_elsewhere(memory):
                     continue
                 last = end - 1 if value in self.kept else max(self.uses.get(value, [n])[-1], n)
                 life = found.get(memory, Life(memory.size, n, last))
                 found[memory] = life._replace(last=max(life.last, last))
         return found
+
+    def is_elsewhere(self, memory: Value) -> bool:
+        """Whether it is in a host's memory that does not count."""
+        return not self.counts_host and memory.instruction.opcode == "copy" and memory.instruction.shape.on_host
 
     @property
     def busiest(self) -> int:
@@ -92,7 +98,8 @@ class Profile:
         """Values that are live at `place` but not read or written there, each with its next reader's position."""
         for value, uses in self.uses.items():
             made = self.position[value.instruction]
-            if made >= place or value.size < LEAST_BYTES or value in self.kept or value in self.leader:
+            if made >= place or value.size < LEAST_BYTES or value in self.kept or value in self.leader \
+                    or self.is_elsewhere(value):
                 continue
             after = next((n for n in uses if n >= place), None)
             if after is not None and after > place:

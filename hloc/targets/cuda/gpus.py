@@ -13,12 +13,15 @@ from typing import Any
 from hloc.machine import Machine
 
 KIB, MIB = 1 << 10, 1 << 20
+BUS_SHARE = 0.8                     # of its data rate that copies to and from the host reach
 PLAIN_HOPPER = "sm_90"
 _DATA = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))
 
 
-def _gpu(name: str, arch: str, sms: int, l2_mib: int, gb_s: float, shared_kib: int, l1_kib: int, **_: Any) -> Machine:
-    return Machine(name, "gpu", sms, 16, l1_kib * KIB, l2_mib * MIB, gb_s * 1e9, 3e-6, shared_kib * KIB, arch)
+def _gpu(name: str, arch: str, sms: int, l2_mib: int, gb_s: float, host_gb_s: float, shared_kib: int, l1_kib: int,
+         **_: Any) -> Machine:
+    return Machine(name, "gpu", sms, 16, l1_kib * KIB, l2_mib * MIB, gb_s * 1e9, 3e-6, shared_kib * KIB, arch,
+                   host_bandwidth=BUS_SHARE * host_gb_s * 1e9)
 
 
 FACTS: dict[str, dict[str, Any]] = {row["name"]: row for row in _DATA["gpus"]}

@@ -46,6 +46,7 @@ NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for 
 ALIGNMENT = 256                     # of each array in device memory
 STATIC_SHARED = 48 << 10            # bytes that a kernel may have without a request to the driver
 MIB = 1 << 20
+UNKNOWN_BUS = 12e9                  # bytes a second between host and device: PCIe 3
 WITHOUT = "hloc run --target cpu runs HLO text without one"
 
 
@@ -109,7 +110,8 @@ def device_machine() -> Machine:
     bandwidth = ask(of.MEMORY_CLOCK_RATE) * 1e3 * 2 * ask(of.GLOBAL_MEMORY_BUS_WIDTH) / 8
     return Machine(device.name(), "gpu", ask(of.MULTIPROCESSOR_COUNT), 16, known.l1_bytes if known else 128 << 10,
                    ask(of.L2_CACHE_SIZE), known.bandwidth if known else bandwidth or 1e12, 3e-6,
-                   ask(of.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN), known.arch if known else f"sm_{major}{minor}")
+                   ask(of.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN), known.arch if known else f"sm_{major}{minor}",
+                   host_bandwidth=known.host_bandwidth if known else UNKNOWN_BUS)
 
 
 class CudaBackend:
