@@ -246,6 +246,16 @@ class Device:
         """How many devices, this one too, share the CPUs."""
         return 1
 
+    @property
+    def place_here(self) -> int:
+        """The number of this device among those on this machine."""
+        return 0
+
+    @property
+    def others_failed(self) -> bool:
+        """Whether it is known that another device has failed, and does not come."""
+        return False
+
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
         """Exchange values at `instruction`: gives this device's value, waits for the members' values (by device
         number)."""

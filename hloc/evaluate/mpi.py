@@ -85,7 +85,7 @@ class MpiDevice(Device):
         super().__init__(replica, partition, replica_count, partition_count)
         self.world, self.mpi = world, _mpi()
         shared = world.Split_type(self.mpi.COMM_TYPE_SHARED)         # all processes are here now
-        self.processes_here = shared.size
+        self.processes_here, self.rank_here = shared.size, shared.rank
         shared.Free()
         self.groups: dict[tuple[int, ...], object] = {}
         self.sent: list[tuple[Any, np.ndarray]] = []   # messages on their way
@@ -101,6 +101,10 @@ class MpiDevice(Device):
     def neighbours(self) -> int:
         """The processes on this machine."""
         return self.processes_here
+
+    @property
+    def place_here(self) -> int:
+        return self.rank_here
 
     def check_same(self, text: str) -> None:
         """Raises DifferentProgramsError, in all processes, where they do not all have this text: they would wait for

@@ -109,6 +109,7 @@ class _Run(threading.Thread):
             self.result = self.work()
         except BaseException as error:                                    # handed to the caller's thread
             self.error = error
+            self.device.rendezvous.failed = True
         finally:
             self.device.rendezvous.leave(self.device.number)
 
@@ -124,6 +125,14 @@ class SimulatedDevice(Device):
     @property
     def neighbours(self) -> int:
         return self.count
+
+    @property
+    def place_here(self) -> int:
+        return self.number
+
+    @property
+    def others_failed(self) -> bool:
+        return self.rendezvous.failed or self.rendezvous.stopped
 
     def exchange(self, instruction: Instruction, members: Sequence[int], value: Value) -> list[Value]:
         if len(members) == 1:
@@ -183,7 +192,7 @@ class _Rendezvous:
         self.taken: Counter = Counter()
         self.posted: dict[tuple[int, int, int], list[Value]] = {}         # messages: channel, source, target
         self.wanted: set[tuple[int, int, int]] = set()                    # those that a device waits for
-        self.stopped = False
+        self.stopped = self.failed = False
         if self.compiled is not None:
             self.compiled.reset()
 

@@ -45,8 +45,9 @@ class Exchange:
     pieces: tuple[tuple[int, int, int], ...] | None = None
 
 
-def exchanges_of(instruction: Instruction, replicas: int, partitions: int) -> list[Exchange]:
-    """Raises UnsupportedError, located, for groups that do not fit the devices, and what cannot combine elements."""
+def exchanges_of(instruction: Instruction, replicas: int, partitions: int, combines: bool = True) -> list[Exchange]:
+    """combines: whether the target has kernels combine elements, not a library. Raises UnsupportedError, located, for
+    groups that do not fit the devices, and what cannot combine elements."""
     kind = instruction.opcode
     operands = [s for o in instruction.operands for s in leaves(o.shape) if s.is_array]
     if kind in MESSAGES:
@@ -68,10 +69,10 @@ def exchanges_of(instruction: Instruction, replicas: int, partitions: int) -> li
         blocks = [_part(s, axis, size) if kind == "all-gather" else _whole(s) for s in operands]
         return [Exchange(groups, (), tuple(blocks))]
     check_reducer(instruction)
-    return _reductions(instruction, groups)
+    return _reductions(instruction, groups, combines)
 
 
-def _reductions(instruction: Instruction, groups: Sequence[tuple[int, ...]]) -> list[Exchange]:
+def _reductions(instruction: Instruction, groups: Sequence[tuple[int, ...]], combines: bool) -> list[Exchange]:
     """One for all groups of the same size, which have the same kernels. A device takes part in that of its group."""
     op = plain_opcode(instruction.get("to_apply"))
     results = list(leaves(instruction.shape))
@@ -82,10 +83,11 @@ def _reductions(instruction: Instruction, groups: Sequence[tuple[int, ...]]) -> 
             blocks = [_part(s, axis, size) for s in results]
         else:
             blocks = [_whole(s) for s in results]
-        kernels = {s.element_type: combining_kernel(instruction, s.element_type, size) for s in results}
+        kernels = {s.element_type: combining_kernel(instruction, s.element_type, size)
+                   for s in (results if combines else ())}
         exchanges.append(Exchange(tuple(g for g in groups if len(g) == size), (),
                                   tuple(b._replace(op=op if op in NAMED_OPS else "other") for b in blocks),
-                                  tuple(kernels[s.element_type] for s in results)))
+                                  tuple(kernels[s.element_type] for s in results if combines)))
     return exchanges
 
 

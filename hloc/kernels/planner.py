@@ -47,7 +47,7 @@ from hloc.kernels.plan import (
 from hloc.kernels.plan import Value as PlanValue
 from hloc.machine import Machine
 from hloc.ops.checks import target_of
-from hloc.ops.collectives import COLLECTIVES, OWN_NUMBERS, meets_devices
+from hloc.ops.collectives import OWN_NUMBERS, meets_devices
 from hloc.ops.host import transfer_name
 
 DEEPEST_NESTING = 200
@@ -82,6 +82,7 @@ class Planner:
     makers: dict[Value, Instruction] = field(default_factory=dict)
     scratch: set[Value] = field(default_factory=set)         # of library kernels of the target
     collective_numbers: dict = field(default_factory=dict)
+    in_flight: dict[Value, Leaves] = field(default_factory=dict)     # a result -> operands of its collective
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
     time: int = 0
     depth: int = 0
@@ -140,15 +141,16 @@ class Planner:
         if opcode == "constant":
             literals = zip(_literal_leaves(instruction), leaves(instruction.shape))
             return [self.constant(np.asarray(a), s) for a, s in literals]
+        self.land([v for o in operands for v in o])
         if opcode == "while":
             return self.while_loop(instruction, operands, steps)
         if opcode == "conditional":
             return self.conditional(instruction, operands, steps)
         if opcode == "call":
             return self.call(instruction, operands, steps)
-        if self.machine.kind == "cpu" and meets_devices(instruction):
+        if meets_devices(instruction):
             return self.collective(instruction, operands, steps)
-        if opcode == "custom-call" or opcode in TRANSFERS or opcode in COLLECTIVES:
+        if opcode == "custom-call" or opcode in TRANSFERS:
             return self.host_call(instruction, operands, steps)
         return self.launch(instruction, operands, steps)
 
@@ -373,8 +375,10 @@ class Planner:
             divisor, modulus = (partitions, replicas) if instruction.opcode == "replica-id" else (1, partitions)
             steps.append(Draft(lambda ref: DeviceNumber(ref(made[0]), divisor, modulus, instruction)))
             return made
+        if self.machine.kind == "gpu":                      # kernels run beside it, in memory of their own
+            self.in_flight.update(dict.fromkeys(made, list(given)))
         taken = {"send": [], "recv": made[:-1]}.get(instruction.opcode, made)
-        for exchange in exchanges_of(instruction, replicas, partitions):
+        for exchange in exchanges_of(instruction, replicas, partitions, self.machine.kind == "cpu"):
             number = self.collective_numbers.setdefault(collective_key(instruction, exchange),
                                                         len(self.collective_numbers))
             combines: list[int | None] = [self.kernels.number(kernel) for kernel in exchange.kernels] \
@@ -390,9 +394,16 @@ class Planner:
             self.copy(result, value, steps)
         return [*made[:-1], self.constant(np.zeros((), numpy_dtype(context.element_type)), context)]
 
+    def land(self, values: Leaves) -> None:
+        """Collectives whose results are among the values end here: their operands may be overwritten from now on."""
+        for value in values:
+            operands = self.in_flight.pop(value, [])
+            for operand in operands:
+                self.assignment.use(operand, self.time)
+            operands.clear()                                # the first of several results has ended them all
+
     def host_call(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
-        """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py; on GPUs
-        collectives.py)."""
+        """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py)."""
         results = self.fresh(instruction)
         for value in [v for o in operands for v in o]:
             self.assignment.use(value, self.time)
@@ -424,8 +435,6 @@ def _collective_step(instruction: Instruction, exchange: Exchange, blocks: tuple
 
 
 def _host_name(instruction: Instruction) -> str:
-    if instruction.opcode in COLLECTIVES:
-        return instruction.opcode
     return target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hloc.errors import UnsupportedError, VerifyError
+from hloc.errors import RunError, UnsupportedError, VerifyError
 from hloc.ir import Instruction, Shape, array, numpy_dtype
 from hloc.ops.checks import (
     array_operand,
@@ -296,6 +296,14 @@ def evaluate_ragged_all_to_all(evaluator, instruction: Instruction, *operands: n
             first, count, place = int(input_offsets[k]), int(send_sizes[k]), int(output_offsets[k])
             result[place:place + count] = source[first:first + count]
     return result
+
+
+def check_rows(name: str, starts: np.ndarray, counts: np.ndarray, there: int) -> None:
+    """Raises RunError where a ragged all-to-all, called `name`, moves rows that an array of so many does not have."""
+    wrong = (starts < 0) | (counts < 0) | (starts + counts > there)
+    if wrong.any():
+        start, count = (int(a[wrong][0]) for a in (starts, counts))
+        raise RunError(f"{name}: {count} rows from row {start} of {there} are not there")
 
 
 def _same(evaluator, instruction: Instruction, value):

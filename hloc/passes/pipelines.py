@@ -49,6 +49,7 @@ conditional_simplifier = LazyPass("conditional_simplifier", "conditional")
 gather_simplifier = LazyPass("gather_simplifier", "gather")
 index_narrowing = LazyPass("index_narrowing", "iota", "reduce")
 map_inliner = LazyPass("map_inliner", "map")
+nccl_rewriter = LazyPass("nccl_rewriter", "all-gather", "all-reduce", "all-to-all", "reduce-scatter", "send")
 pad_for_convolutions = LazyPass("pad_for_convolutions", "convolution")
 permute_slices_expander = LazyPass("permute_slices_expander", "collective-permute")
 ragged_dot_rewriter = LazyPass("ragged_dot_rewriter", "ragged-dot")
@@ -176,6 +177,8 @@ CPU: tuple[Pass | Repeat, ...] = (
 )
 
 CUDA: tuple[Pass | Repeat, ...] = (
+    nccl_rewriter,
+    map_inliner,                        # of reducers
     layout_assignment,
     bitcast_dtypes_expander,
     convert_folding,
@@ -229,6 +232,9 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (triangular_solve_expander, dot_strength_reduction, "it makes dots, also of vectors"),
     (cholesky_expander, complex_dot_rewriter, "it makes dots, also of complex matrices"),
     (triangular_solve_expander, complex_dot_rewriter, "it makes dots, also of complex matrices"),
+    (all_reduce_combiner, nccl_rewriter, "it makes collectives that are not combined"),
+    (nccl_rewriter, layout_assignment, "transposes beside collectives become bitcasts where they can"),
+    (nccl_rewriter, fusion, "what it makes beside collectives is fused with the rest"),
     (layout_assignment, bitcast_dtypes_expander, "a bitcast to another width is free between row-major arrays"),
     (layout_assignment, fusion, "a kernel reads row-major arrays; a bitcast is free only between them"),
     (layout_assignment, pad_for_convolutions, "it looks at which channels are contiguous"),

@@ -1,4 +1,4 @@
-"""Steps of a plan that Python runs: custom calls, infeed, outfeed, send, recv, and, on GPUs, collectives.
+"""Steps of a plan that Python runs: custom calls, infeed, outfeed, send and recv.
 
     function = host_function(call, options); answers = answered(call, function, arrays)
 """
@@ -6,21 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hloc.errors import RunError, UnsupportedError
-from hloc.ir import Instruction, leaves, numpy_dtype
+from hloc.errors import RunError
+from hloc.ir import leaves, numpy_dtype
 from hloc.kernels.plan import HostCall
-from hloc.ops.collectives import meets_devices
 from hloc.ops.custom_calls import call_known, unknown
 from hloc.ops.host import transfer_function
-from hloc.ops.table import OPS
-from hloc.ops.values import flatten, unflatten
-
-if TYPE_CHECKING:
-    from hloc.evaluate import Device
 
 
 def host_function(call: HostCall, options) -> Callable:
@@ -29,36 +22,12 @@ def host_function(call: HostCall, options) -> Callable:
     if call.target in options.custom_calls:
         return options.custom_calls[call.target]
     instruction = call.made_of
-    if meets_devices(instruction):
-        return collective_function(instruction, options.device)
     if instruction.opcode != "custom-call":
         return transfer_function(instruction, options.transfers)
     from hloc.ops.known_calls import CUSTOM_CALLS
     if call.target not in CUSTOM_CALLS:
         raise unknown(instruction, call.target)
     return partial(call_known, instruction)
-
-
-# Collectives after which no device reads another's operands: devices wait for each other at their ends, too.
-COMBINED = frozenset(["all-reduce", "reduce-scatter"])
-
-
-def collective_function(instruction: Instruction, device: Device | None) -> Callable[..., tuple[np.ndarray, ...]]:
-    """A collective as a function from this device's arrays to its results; it waits for the others."""
-    if device is None:
-        raise UnsupportedError(
-            f"'{instruction.opcode}' takes several devices, this program is compiled for one", instruction.span,
-            hint="hloc run --devices N simulates them; under mpirun each process is one")
-    from hloc.evaluate import Evaluator
-    evaluate, evaluator = OPS[instruction.opcode].evaluate, Evaluator(device=device)
-    assert evaluate is not None
-
-    def function(*operands) -> tuple[np.ndarray, ...]:
-        own = operands if instruction.opcode in COMBINED else [
-            unflatten(o.shape, iter([a.copy() for a in flatten(value)]))          # the memory is reused
-            for o, value in zip(instruction.operands, operands)]
-        return tuple(map(np.asarray, flatten(evaluate(evaluator, instruction, *own))))
-    return function
 
 
 def answered(call: HostCall, function: Callable, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

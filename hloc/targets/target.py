@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hloc.errors import UnsupportedError
 from hloc.executable import Executable
-from hloc.kernels.plan import Workspace
+from hloc.kernels.plan import Collective, DeviceNumber, Program, Workspace, all_steps
 from hloc.machine import Machine
 
 
@@ -27,3 +28,13 @@ class Target:
     executable: Callable[..., Executable]
     from_cache: Callable[..., Executable] | None = None
     workspace: Workspace | None = None
+
+
+def refuse_alone(program: Program, device) -> None:
+    """UnsupportedError where a program of several devices would run on one."""
+    step = next((s for s in all_steps(program.steps) if isinstance(s, (Collective, DeviceNumber))), None)
+    if step is not None and program.devices > 1 and device is None:
+        assert step.instruction is not None                 # of a plan that was not saved
+        raise UnsupportedError(
+            f"'{step.instruction.opcode}' takes several devices, this program is compiled for one",
+            step.instruction.span, hint="hloc run --devices N simulates them; under mpirun each process is one")

@@ -10,14 +10,17 @@ of the driver's library.
 """
 from __future__ import annotations
 
+import collections
 import ctypes
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -34,7 +37,7 @@ FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contr
 # Each image is built once and runs small shapes: g++ leaves out what costs it more than kernels gain.
 QUICK = ("-fno-exceptions", "-fno-asynchronous-unwind-tables", "-fno-tree-pta", "-fno-tree-loop-optimize")
 CHECKS = ("-DEMULATION_CHECKED", "-fsanitize=thread,alignment", "-fno-threadsafe-statics")
-DEVICE = SimpleNamespace(name="the emulation", capability=(9, 0), memory=1 << 30, driver=13000)
+DEVICE = SimpleNamespace(name="the emulation", capability=(9, 0), memory=1 << 30, driver=13000, count=1)
 MOST_SHARED = 227 << 10
 LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, \d+)?\)\s+(\w+)\(")
 WORDS = {1: "a barrier that some threads never reach", 2: "bad launch"}
@@ -174,9 +177,15 @@ def _bytes_at(address: int, size: int) -> np.ndarray:
 
 def memcpy_htod_async(target, array: np.ndarray, stream) -> None:
     data = np.frombuffer(memoryview(array).cast("B"), np.uint8)                 # what has no buffer protocol is refused
+    if not _is_page_locked(data):                                               # it is read when the call returns
+        data = data.copy()
     memory, offset = _piece(int(target), data.size)
     stream.do(lambda: (_bytes_at(int(target), data.size).__setitem__(slice(None), data),
                        memory.written[offset:offset + data.size].fill(1)))
+
+
+def _is_page_locked(data: np.ndarray) -> bool:
+    return any(a.on_host and int(a) <= data.ctypes.data < int(a) + a.size for a in list(Allocation.living.values()))
 
 
 def memcpy_dtoh_async(array: np.ndarray, source, stream) -> None:
@@ -188,6 +197,17 @@ def memcpy_dtod_async(target, source, size: int, stream) -> None:
     (to, there), (from_, here) = _piece(target, size), _piece(source, size)
     stream.do(lambda: (_bytes_at(target, size).__setitem__(slice(None), _bytes_at(source, size).copy()),
                        to.written[there:there + size].__setitem__(slice(None), from_.written[here:here + size].copy())))
+
+
+def memset_d8_async(target, value: int, count: int, stream) -> None:
+    memory, offset = _piece(int(target), count)
+    stream.do(lambda: (_bytes_at(int(target), count).fill(value), memory.written[offset:offset + count].fill(1)))
+
+
+def memset_d32_async(target, value: int, count: int, stream) -> None:
+    data = np.full(count, value, np.uint32)
+    assert int(target) % 4 == 0
+    memcpy_htod_async(target, data, stream)
 
 
 def pagelocked_empty(size: int, dtype) -> np.ndarray:
@@ -207,57 +227,183 @@ class PinnedPool:
 
 # -- streams, events, graphs -------------------------------------------------------------------------------------------
 
-class Stream:
-    """Does what it is given at once, or, while it records, notes it."""
+class Queue:
+    """Work in order. It is done at once; a late queue does it when it must: when somebody waits for it."""
+
+    def __init__(self, late: bool = False):
+        self.late = late
+        self.items: collections.deque = collections.deque()
+
+    def put(self, work) -> None:
+        self.items.append(work)
+        if not self.late:
+            self.run()
+
+    def run(self, until=None) -> None:
+        """All work, or that up to and including `until`."""
+        while self.items:
+            work = self.items.popleft()
+            work()
+            if work is until:
+                return
+
+
+class Mark:
+    """The place of an event in a queue."""
+
+    def __init__(self, queue: Queue):
+        self.queue, self.when = queue, None
+
+    def __call__(self) -> None:
+        self.when = time.perf_counter()
+
+    def wait(self) -> None:
+        if self.when is None:
+            self.queue.run(until=self)
+        assert self.when is not None
+
+
+class Stream(Queue):
+    """A queue, or, while it is captured, a branch of a graph. Which streams of a thread are late, tests say by
+    `late_ones`, from the number of a stream in its thread: what a wait or an event does not order then has the worst
+    order, so that what is missing shows in the results."""
 
     known: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+    late_ones: frozenset[int] = frozenset()
+    in_thread = threading.local()
 
     def __init__(self, flags: int = 0):
-        self.handle = id(self)
-        self.recorded: list | None = None
+        number = getattr(self.in_thread, "count", 0)
+        self.in_thread.count = number + 1
+        super().__init__(number in self.late_ones)
+        self.handle, self.thread = id(self), threading.get_ident()
+        self.capture: Capture | None = None
         self.known[self.handle] = self
 
     def do(self, work) -> None:
-        if self.recorded is not None:
-            self.recorded.append(work)
+        if self.capture is not None:
+            self.capture.items.append((self, work))
         else:
-            work()
+            self.put(work)
+
+    def wait_for_event(self, event: Event) -> None:
+        mark = event.mark
+        if isinstance(mark, CapturedMark):
+            if mark.capture.ended or self.capture not in (None, mark.capture):
+                raise Error("cuStreamWaitEvent failed: the event was recorded in a capture that has ended, or in another")
+            self.capture = mark.capture
+            self.capture.items.append((self, mark.wait))
+        elif self.capture is not None:
+            raise Error("cuStreamWaitEvent failed: dependency created on uncaptured work in another stream")
+        elif mark is not None:
+            self.put(mark.wait)
+
+    def is_done(self) -> bool:
+        self.synchronize()
+        return True
 
     def synchronize(self) -> None:
-        if self.recorded is not None:
+        if self.capture is not None:
             raise Error("cuStreamSynchronize failed: operation not permitted when stream is capturing")
+        self.run()
         for memory in list(Allocation.living.values()):
             memory.check()
 
 
+class event_flags:                   # noqa: N801 - PyCUDA's name
+    DISABLE_TIMING = 2
+
+
 class Event:
     def __init__(self, flags: int = 0):
-        self.when = 0.0
+        self.mark: Mark | CapturedMark | None = None
 
-    def record(self, stream=None) -> None:
-        self.when = time.perf_counter()
+    def record(self, stream: Stream) -> None:
+        if stream.capture is not None:
+            self.mark = CapturedMark(stream.capture, stream)
+            stream.capture.items.append((stream, self.mark))
+        else:
+            self.mark = Mark(stream)
+            stream.put(self.mark)
+
+    def query(self) -> bool:
+        self.synchronize()
+        return True
 
     def synchronize(self) -> None:
-        pass
+        self.mark.wait()
 
     def time_since(self, earlier: Event) -> float:
-        return (self.when - earlier.when) * 1e3
+        return (self.mark.when - earlier.mark.when) * 1e3
+
+
+class CapturedMark:
+    """The place of an event in a graph."""
+
+    def __init__(self, capture: Capture, stream: Stream):
+        self.capture, self.stream = capture, stream
+
+    def wait(self) -> None:
+        raise AssertionError("only a graph that runs waits")
+
+    __call__ = wait
+
+
+class Capture:
+    """A graph: what each of its streams does, in the order of the calls. It runs with queues in the place of streams,
+    which are late where the streams are."""
+
+    def __init__(self, origin: Stream):
+        self.origin, self.ended = origin, False
+        self.items: list[tuple[Stream, object]] = []
+
+    def joined(self) -> bool:
+        """Whether the origin has waited for the last work of all other streams."""
+        last: dict[Stream, int] = {}
+        waited: dict[Stream, int] = {}
+        for number, (stream, work) in enumerate(self.items):
+            mark = getattr(work, "__self__", None)
+            if isinstance(mark, CapturedMark) and stream is self.origin:
+                place = next(n for n, (_, other) in enumerate(self.items) if other is mark)
+                waited[mark.stream] = max(waited.get(mark.stream, -1), place)
+            elif not isinstance(work, CapturedMark):
+                last[stream] = number
+        return all(waited.get(s, -1) > n for s, n in last.items() if s is not self.origin)
+
+    def run(self) -> None:
+        queues = {stream: Queue(stream.late) for stream, _ in self.items}
+        marks: dict[CapturedMark, Mark] = {}
+        for stream, work in self.items:
+            if isinstance(work, CapturedMark):
+                marks[work] = work = Mark(queues[stream])
+            elif isinstance(mark := getattr(work, "__self__", None), CapturedMark):
+                work = marks[mark].wait
+            queues[stream].put(work)
+        for queue in queues.values():
+            queue.run()
 
 
 class GraphLibrary:
     """The functions of libcuda that hloc/targets/cuda/execution/graphs.py and tensor_maps.py call."""
 
-    graphs: dict[int, list] = {}
+    graphs: dict[int, Capture] = {}
+    numbers = itertools.count(1)
     launched = 0
 
     def cuStreamBeginCapture_v2(self, stream, mode) -> int:     # noqa: N802 - the driver's names
-        Stream.known[stream.value].recorded = []
+        own = Stream.known[stream.value]
+        own.capture = Capture(own)
         return 0
 
     def cuStreamEndCapture(self, stream, graph) -> int:         # noqa: N802
-        recording = Stream.known[stream.value]
-        graph._obj.value = len(self.graphs) + 1
-        self.graphs[graph._obj.value], recording.recorded = recording.recorded, None
+        capture = Stream.known[stream.value].capture
+        capture.ended = True
+        for own in {own for own, _ in capture.items} | {capture.origin}:
+            own.capture = None
+        if not capture.joined():
+            return 904
+        graph._obj.value = next(self.numbers)
+        self.graphs[graph._obj.value] = capture
         return 0
 
     def cuGraphInstantiateWithFlags(self, instance, graph, flags) -> int:       # noqa: N802
@@ -265,8 +411,9 @@ class GraphLibrary:
         return 0
 
     def cuGetErrorString(self, code, text) -> int:              # noqa: N802
-        text._obj.value = b"operation not supported"
-        return 0 if code.value == 801 else 1
+        words = {801: b"operation not supported", 904: b"the capture has work that its origin does not wait for"}
+        text._obj.value = words.get(code.value)
+        return 0 if code.value in words else 1
 
     def cuGraphDestroy(self, graph) -> int:                     # noqa: N802
         return 0
@@ -287,28 +434,31 @@ class GraphLibrary:
 
     def cuGraphLaunch(self, instance, stream) -> int:           # noqa: N802
         GraphLibrary.launched += 1
-        for work in self.graphs[instance.value]:
-            work()
+        Stream.known[stream.value].do(self.graphs[instance.value].run)
         return 0
 
 
 # -- devices, modules, functions ---------------------------------------------------------------------------------------
 
 class Context:
-    depth = 0
+    depth, lock = 0, threading.Lock()
 
     def push(self) -> None:
-        Context.depth += 1
+        with Context.lock:
+            Context.depth += 1
 
     def pop(self) -> None:
-        Context.depth -= 1
+        with Context.lock:
+            Context.depth -= 1
 
     def detach(self) -> None:
         pass
 
     @staticmethod
     def synchronize() -> None:
-        pass
+        for stream in list(Stream.known.values()):
+            if stream.thread == threading.get_ident():
+                stream.run()
 
 
 class device_attribute:              # noqa: N801 - PyCUDA's name
@@ -318,11 +468,15 @@ class device_attribute:              # noqa: N801 - PyCUDA's name
 
 class Device:
     def __init__(self, number: int):
-        assert number == 0
+        assert 0 <= number < DEVICE.count
+        self.number = number
 
     @staticmethod
     def count() -> int:
-        return 1
+        return DEVICE.count
+
+    def pci_bus_id(self) -> str:
+        return f"0000:{self.number:02x}:00.0"
 
     def retain_primary_context(self) -> Context:
         return Context()

@@ -17,13 +17,13 @@ from hloc.errors import BuildError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
 from hloc.kernels.ir import Kernel, Tile
-from hloc.kernels.plan import Collective, DeviceNumber, HostCall, Packing, Program, Workspace, all_steps
+from hloc.kernels.plan import HostCall, Packing, Program, Workspace
 from hloc.machine import Machine
 from hloc.targets.cpu.building.program_cache import from_cache
 from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, read_manifest, refuse_if_too_large
 from hloc.targets.cpu.execution.executable import load_shared_object as open_shared_object
 from hloc.targets.manifest import value_from_json
-from hloc.targets.target import Target
+from hloc.targets.target import Target, refuse_alone
 
 STACK_BYTES = 1 << 20                 # of each thread of the pool: HLOC_STACK_BYTES in runtime/pool.h
 
@@ -124,16 +124,6 @@ def _executable(start: Callable[[], CpuBackend], printed: Callable[..., Sources]
         made.traced = lambda: take_trace(shared_object(), sources.timed, sources.traced, program,
                                          memory_over_time(module, machine, workspace()).by_instruction)
     return made
-
-
-def refuse_alone(program: Program, device) -> None:
-    """UnsupportedError where a program of several devices would run on one."""
-    step = next((s for s in all_steps(program.steps) if isinstance(s, (Collective, DeviceNumber))), None)
-    if step is not None and program.devices > 1 and device is None:
-        assert step.instruction is not None                 # of a plan that was not saved
-        raise UnsupportedError(
-            f"'{step.instruction.opcode}' takes several devices, this program is compiled for one",
-            step.instruction.span, hint="hloc run --devices N simulates them; under mpirun each process is one")
 
 
 def largest(module: Module) -> Instruction:

@@ -18,15 +18,29 @@ import numpy as np
 
 from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Ref, Step, Value, WhileLoop, all_steps
+from hloc.kernels.plan import (
+    Branch,
+    Collective,
+    Copy,
+    DeviceNumber,
+    HostCall,
+    Launch,
+    Program,
+    Ref,
+    Step,
+    Value,
+    WhileLoop,
+    all_steps,
+)
 from hloc.passes.precision import VALUES
 from hloc.targets import sealed
+from hloc.targets.cuda import collective_steps
 from hloc.targets.cuda.libraries.cublaslt import LtProduct
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 9
+MARK, VERSION = "hloc_container", 10
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
@@ -49,7 +63,7 @@ class Geometry(NamedTuple):
 class Container(NamedTuple):
     """The contents of a model.cubin. `kernels` replace Program.kernels. cuda: the version of the compiler that made the
     image, in the driver's format (13000), 0 if it is unknown. precision: the options of numeric precision
-    (hloc/passes/precision.py)."""
+    (hloc/passes/precision.py). devices: that the program is for, 0: it knows of no others."""
 
     name: str
     arch: str
@@ -63,6 +77,7 @@ class Container(NamedTuple):
     cuda: int = 0
     precision: Mapping[str, str] = MappingProxyType({})
     host_arena_size: int = 0
+    devices: int = 0
 
 
 def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str,
@@ -76,7 +91,7 @@ def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geo
         "parameters": [value_to_json(v) for v in program.parameters],
         "results": [value_to_json(v) for v in program.results],
         "constants": [[str(c.dtype), list(c.shape)] for c in program.constants],
-        "arena": program.arena_size, "host_arena": program.host_arena_size,
+        "arena": program.arena_size, "host_arena": program.host_arena_size, "devices": program.communicating,
         "on_host": [[n for n, v in enumerate(values) if v.shape.on_host]
                     for values in (program.parameters, program.results)],
     }
@@ -100,7 +115,8 @@ def _unpack(found: sealed.Sealed) -> Container:
         _values(plan["parameters"], plan["on_host"][0]), _values(plan["results"], plan["on_host"][1]),
         tuple(constants), whole(plan["arena"], MOST_BYTES),
         int(plan["cuda"]), {name: str(plan["precision"][name]) for name in VALUES if name in plan["precision"]},
-        host_arena_size=whole(plan["host_arena"], MOST_BYTES))
+        host_arena_size=whole(plan["host_arena"], MOST_BYTES),
+        devices=whole(plan["devices"], collective_steps.MOST_DEVICES))
     if any(value not in VALUES[name] for name, value in packed.precision.items()):
         raise ValueError(f"bad precision {packed.precision!r}")
     _check_steps(packed)
@@ -114,6 +130,13 @@ def _values(rows: list, on_host: list) -> tuple[Value, ...]:
         value = values[whole(number, len(values) - 1)]
         values[number] = value._replace(shape=value.shape.in_space(True))
     return tuple(values)
+
+
+def table_bytes(steps: Sequence[Step]) -> int:
+    """The memory in which devices are told how many rows of ragged all-to-alls come, and to where."""
+    vectors = [step.blocks[2] for step in all_steps(steps)
+               if isinstance(step, Collective) and step.kind == "ragged-all-to-all"]
+    return max((2 * b.rows * b.run for b in vectors), default=0)
 
 
 def _geometry(row: list) -> Geometry:
@@ -140,6 +163,7 @@ def _check_steps(packed: Container) -> None:
              "result": [v.shape.num_bytes for v in packed.results], "constant": [c.nbytes for c in packed.constants]}
     if not all(0 <= n <= MOST_BYTES for own in sizes.values() for n in own):
         raise ValueError("an array of impossible size")
+    collective_steps.check(packed.steps, packed.devices)
     for step in all_steps(packed.steps):
         if isinstance(step, Launch) and not 0 <= step.kernel < len(packed.kernels):
             raise ValueError(f"no kernel {step.kernel}")
@@ -150,6 +174,8 @@ def _check_steps(packed: Container) -> None:
                 one.fits([r.size for r in step.arguments])
         if isinstance(step, Copy) and step.destination.size < step.source.size:
             raise ValueError("a copy larger than its target")
+        if isinstance(step, DeviceNumber) and (step.result.size < 4 or 0 in (step.divisor, step.modulus)):
+            raise ValueError("no number of a device")
         for ref in _refs(step):
             if ref.offset + ref.size > sizes[ref.region][ref.index]:
                 raise ValueError(f"{ref} lies outside of its memory")
@@ -165,7 +191,10 @@ def _refs(step: Step) -> list[Ref]:
         return [step.flag]
     if isinstance(step, Branch):
         return [step.selector]
-    assert isinstance(step, HostCall)                       # collectives are no steps of GPUs
+    if isinstance(step, Collective):
+        return [*step.arguments, *step.results]
+    if isinstance(step, DeviceNumber):
+        return [step.result]
     return [ref for ref, _ in step.arguments + step.results]
 
 
@@ -180,7 +209,10 @@ def _step_to_json(step: Step) -> list[Any]:
     if isinstance(step, Branch):
         return ["branch", list(step.selector), step.selector_type,
                 [[_step_to_json(s) for s in b] for b in step.branches]]
-    assert isinstance(step, HostCall)
+    if isinstance(step, Collective):
+        return collective_steps.to_json(step)
+    if isinstance(step, DeviceNumber):
+        return ["number", list(step.result), step.divisor, step.modulus]
     return ["host", step.target, [[list(r), *value_to_json(Value("", s))[1:]] for r, s in step.arguments],
             [[list(r), *value_to_json(Value("", s))[1:]] for r, s in step.results]]
 
@@ -202,6 +234,11 @@ def _step_from_json(row: list, depth: int) -> Step:
     if kind == "host":
         arguments, results = (tuple((_ref(r), array_shape(t, *d)) for r, t, d in part) for part in row[2:4])
         return HostCall(str(row[1]), arguments, results)
+    if kind == "collective":
+        return collective_steps.from_json(row, _ref)
+    if kind == "number":
+        return DeviceNumber(_ref(row[1]), whole(row[2], collective_steps.MOST_DEVICES),
+                            whole(row[3], collective_steps.MOST_DEVICES))
     raise ValueError(f"unknown step {kind!r}")
 
 

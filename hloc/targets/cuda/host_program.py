@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hloc.errors import UnsupportedError
-from hloc.kernels.plan import Branch, Copy, Launch, Program, Ref, Step, WhileLoop
+from hloc.kernels.plan import Branch, Collective, Copy, DeviceNumber, Launch, Program, Ref, Step, WhileLoop
 from hloc.targets.c_headers import arrays, c_string, comment, header
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.libraries.cublaslt import LtProduct
@@ -58,7 +58,8 @@ class Steps:
 
     def steps(self, steps: Sequence[Step], indent: int) -> None:
         writers: dict[type, Callable[[Any, int], None]] = {
-            Launch: self.launch, Copy: self.copy, WhileLoop: self.loop, Branch: self.branch}
+            Launch: self.launch, Copy: self.copy, WhileLoop: self.loop, Branch: self.branch,
+            Collective: self.refuse, DeviceNumber: self.refuse}
         for step in steps:
             writers[type(step)](step, indent)
 
@@ -83,6 +84,11 @@ class Steps:
     def copy(self, step: Copy, indent: int) -> None:
         to, source = self.ref(step.destination), self.ref(step.source)
         self.does(indent, f"hloc_copy((hloc_ref){to}, (hloc_ref){source}, {step.source.size})")
+
+    def refuse(self, step: Collective | DeviceNumber, indent: int) -> None:
+        raise UnsupportedError("a host program in C runs on one GPU: collectives of GPUs are run by hloc",
+                               step.instruction.span if step.instruction is not None else None,
+                               hint="hloc run FILE.cubin under mpirun")
 
     def loop(self, step: WhileLoop, indent: int) -> None:
         if step.trip_count is not None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -22,10 +23,13 @@ from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
 from hloc.targets.cuda.tiles.source import tile_source
 from hloc.targets.host_calls import host_function
-from hloc.targets.target import Target
+from hloc.targets.target import Target, refuse_alone
 
 if TYPE_CHECKING:
+    from hloc.evaluate import Device
     from hloc.run_trace import RunTrace
+
+_compiling = threading.Lock()               # devices that are threads start at the same time: one compiles for all
 
 
 def cuda_target(gpu: Machine | None) -> Target:
@@ -58,11 +62,22 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
             variants = chosen_variants(program.kernels, gpu, options.tuning, options.report)
     with options.stage("printing"):
         sources = make_sources(program, gpu, variants)
+
+    def on_device(device: Device | None) -> Executable:
+        return _executable(gpu, program, sources, module, options, device)
+    made = on_device(options.device)
+    made.on_device = on_device
+    return made
+
+
+def _executable(gpu: Machine, planned: Program, sources: CudaSources, module: Module, options,
+                device: Device | None) -> Executable:
+    """planned: the program before its kernels were split into launches."""
     clock = None
     if options.times_steps:
         from hloc.targets.cuda.costs.steps import timed_steps
         from hloc.targets.cuda.execution.step_clock import StepClock
-        clock = StepClock(*timed_steps(program, sources, gpu),
+        clock = StepClock(*timed_steps(planned, sources, gpu),
                           [s for s in all_steps(sources.program.steps) if isinstance(s, WhileLoop)])
     program = sources.program
     functions = {call: host_function(call, options) for call in sources.host_calls}
@@ -70,11 +85,12 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
 
     def start():
         from hloc.targets.cuda.execution.runtime import CudaBackend
+        refuse_alone(program, device)
         packed = container.Container(
             program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
             program.results, program.constants, program.arena_size, compiler.compiler_version(), precision,
-            program.host_arena_size)
-        return CudaBackend(packed, functions, clock)
+            program.host_arena_size, program.communicating)
+        return CudaBackend(packed, functions, clock, device)
 
     def traced() -> RunTrace:
         from hloc.kernels.memory import memory_over_time
@@ -111,30 +127,39 @@ def image(sources: CudaSources, gpu: Machine, options) -> bytes:
     """The cubin of a program, from the cache or compiled. Raises BuildError."""
     text = sources.single_file()
     key = cache.digest("cubin", gpu.arch, str(compiler.compiler_version()), str(precision_of(options.passes)), text)
-    found = cache.opened(key, ".cubin")
-    if found:
-        with found:
-            return found.read()
-    options.report("compile CUDA C", 0, 0)
-    with options.stage("compiler"):
-        data = compiler.compile_cuda(text, gpu.arch, "cubin")
-    cache.put_bytes(key, ".cubin", data)
-    return data
+    with _compiling:
+        found = cache.opened(key, ".cubin")
+        if found:
+            with found:
+                return found.read()
+        options.report("compile CUDA C", 0, 0)
+        with options.stage("compiler"):
+            data = compiler.compile_cuda(text, gpu.arch, "cubin")
+        cache.put_bytes(key, ".cubin", data)
+        return data
 
 
 def load_cubin(path: Path) -> Executable:
     """A saved .cubin as an Executable. Raises RunError for a file that was not written by hloc, or was changed."""
-    packed = container.read(path)
+    return _saved_for(path, container.read(path), None)
+
+
+def _saved_for(path: Path, packed: container.Container, device: Device | None) -> Executable:
+    """For one of several devices, or to be looked at."""
     if host_calls(packed.steps):
         names = ", ".join(sorted({repr(call.target) for call in host_calls(packed.steps)}))
         raise RunError(f"{path} needs Python for host call {names}: run it from its HLO text")
 
     def start():
         from hloc.targets.cuda.execution.runtime import CudaBackend
-        return CudaBackend(packed, {})
+        if packed.devices > 1 and device is None:
+            raise UnsupportedError(f"{path} is for {packed.devices} devices",
+                                   hint="hloc run runs each of them; under mpirun each process is one")
+        return CudaBackend(packed, {}, device=device)
 
     def describe() -> str:
         return json.dumps({"name": packed.name, "arch": packed.arch, "precision": packed.precision,
                            "kernels": [k.function for k in packed.kernels]})
 
-    return Executable(packed.name, packed.arch, packed.parameters, packed.results, start, describe)
+    return Executable(packed.name, packed.arch, packed.parameters, packed.results, start, describe,
+                      devices=max(1, packed.devices), on_device=partial(_saved_for, path, packed))

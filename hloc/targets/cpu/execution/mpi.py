@@ -18,6 +18,7 @@ import numpy as np
 
 from hloc.errors import RunError
 from hloc.evaluate.mpi import MOST_TAGS, DifferentProgramsError, MpiDevice
+from hloc.ops.collectives import check_rows
 from hloc.targets.cpu.execution.communicator import VERSION, Table
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "permute", "send", "recv",
@@ -304,11 +305,11 @@ class MpiCommunicator:
         count, dtype = len(what.members), np.dtype(f"{'i' if vector.type[:1] == b's' else 'u'}{vector.element}")
         starts, rows, places = (view(given[n], vector.rows * vector.element).view(dtype).astype(np.int64)
                                 .reshape(count, -1) for n in (2, 3, 4))
-        _check_rows(what, starts, rows, source.rows)
+        check_rows(what.name, starts, rows, source.rows)
         told, heard = np.stack([rows, places], 1).copy(), np.empty((count, 2, rows.shape[1]), np.int64)
         group = self.device.group(what.members)
         yield group.Ialltoall(told, heard)
-        _check_rows(what, heard[:, 1], heard[:, 0], target.rows)
+        check_rows(what.name, heard[:, 1], heard[:, 0], target.rows)
         operand = view(given[0], source.rows * source.run).reshape(source.rows, source.run)
         sent = _packed([operand[s:s + n].reshape(-1) for s, n in zip(starts.flat, rows.flat)])
         lengths, coming = rows.sum(1) * source.run, heard[:, 0].sum(1) * target.run
@@ -359,13 +360,6 @@ class MpiCommunicator:
         for array in results if len(results) > 1 else ():
             array[...] = whole[at:at + array.size]
             at += array.size
-
-
-def _check_rows(what: What, starts: np.ndarray, rows: np.ndarray, there: int) -> None:
-    wrong = (starts < 0) | (rows < 0) | (starts + rows > there)
-    if wrong.any():
-        start, count = (int(a[wrong][0]) for a in (starts, rows))
-        raise RunError(f"{what.name}: {count} rows from row {start} of {there} are not there")
 
 
 def _packed(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from typing import Union
 
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Program, Step, WhileLoop
+from hloc.kernels.plan import Branch, Collective, Copy, DeviceNumber, HostCall, Launch, Program, Step, WhileLoop
 from hloc.machine import Machine
 from hloc.run_trace import StepTime
 from hloc.targets.cuda.costs.model import estimate
@@ -16,6 +17,8 @@ from hloc.targets.cuda.costs.program import unread_share, works_of_kernel
 from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.sources import CudaSources
+
+Timed = Union[Launch, Copy, HostCall, Collective, DeviceNumber]
 
 
 def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[Sequence[Step], list[StepTime]]:
@@ -26,7 +29,7 @@ def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[S
     def works(number: int) -> list[Work]:
         return works_of_kernel(planned.kernels[number], gpu, sources.variants[number])
 
-    def row(step: Launch | Copy | HostCall) -> StepTime:
+    def row(step: Timed) -> StepTime:
         instruction = step.instruction
         assert instruction is not None                      # of a plan that was not saved
         if isinstance(step, Copy):
@@ -34,6 +37,11 @@ def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[S
         if isinstance(step, HostCall):
             moved = sum(shape.num_bytes for _, shape in step.arguments + step.results)
             return StepTime(step.target, instruction, moved, 0, 0, 0.0)
+        if isinstance(step, Collective):
+            size = 0 if step.is_done else sum(ref.size for ref in step.arguments + step.results)
+            return StepTime(f"{step.kind} {'done' if step.is_done else 'start'}", instruction, size, 0, 0, 0.0)
+        if isinstance(step, DeviceNumber):
+            return StepTime("device number", instruction, step.result.size, 0, 0, 0.0)
         number, part = sources.origins[step.kernel]
         kernel, name = planned.kernels[number], sources.geometry[step.kernel].function
         if known is None:
@@ -46,7 +54,7 @@ def timed_steps(planned: Program, sources: CudaSources, gpu: Machine) -> tuple[S
     return steps, [row(step) for step in steps]
 
 
-def _in_order(steps: Iterable[Step]) -> Iterator[Launch | Copy | HostCall]:
+def _in_order(steps: Iterable[Step]) -> Iterator[Timed]:
     """The steps that are timed, with loops and branches flattened. The recursion is as deep as the loops of the HLO,
     which the planner has also recursed into."""
     for step in steps:
@@ -56,5 +64,4 @@ def _in_order(steps: Iterable[Step]) -> Iterator[Launch | Copy | HostCall]:
             for branch in step.branches:
                 yield from _in_order(branch)
         else:
-            assert isinstance(step, (Launch, Copy, HostCall))       # collectives are no steps of GPUs
             yield step

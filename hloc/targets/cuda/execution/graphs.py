@@ -13,16 +13,17 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hloc.errors import RunError
 from hloc.ir.narrowing import all_known
-from hloc.kernels.plan import Copy, HostCall, Launch, Step, WhileLoop
+from hloc.kernels.plan import Collective, Copy, DeviceNumber, HostCall, Launch, Step, WhileLoop
 
 THREAD_LOCAL = 1                    # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may still use the driver
 ONE_BY_ONE = "HLOC_CUDA_WAIT=on runs the kernels one by one and names the one that fails"
 FAULTS = (700, *range(702, 720))    # errors of the device: any later call reports them again
+ASKING = frozenset(["ragged-all-to-all"])       # collectives in which the host reads what devices say
 MOST_NODES = 20_000                 # of one graph; a loop with more is replayed one iteration at a time
 
 
@@ -35,8 +36,10 @@ class Part(NamedTuple):
 
 def nodes_of(step: Step) -> int | None:
     """The number of nodes of a step in a graph; None if only the host can decide the next operation."""
-    if isinstance(step, (Launch, Copy)):
+    if isinstance(step, (Launch, Copy, DeviceNumber)):
         return 1
+    if isinstance(step, Collective) and step.kind not in ASKING:
+        return 0 if step.is_done else max(1, len(step.arguments), len(step.results))
     if isinstance(step, WhileLoop) and step.trip_count is not None:
         inside = [nodes_of(s) for s in step.body]
         if all_known(inside) and step.trip_count * sum(inside) <= MOST_NODES:
@@ -45,16 +48,35 @@ def nodes_of(step: Step) -> int | None:
 
 
 def parts(steps: Sequence[Step]) -> list[Part]:
-    """Splits a plan into runs of steps that are one graph each, and steps that cannot be in a graph."""
+    """Splits a plan into runs of steps that are one graph each, and steps that cannot be in a graph. A collective
+    starts and ends in the same graph, or in none."""
     found: list[Part] = []
-    for step in steps:
-        nodes = nodes_of(step)
+    for own, nodes in units(steps):
         last = found[-1] if found else None
         if nodes is not None and last is not None and last.nodes is not None and last.nodes + nodes <= MOST_NODES:
-            found[-1] = Part((*last.steps, step), last.nodes + nodes)
+            found[-1] = Part((*last.steps, *own), last.nodes + nodes)
         else:
-            found.append(Part((step,), nodes))
+            found.append(Part(own, nodes))
     return found
+
+
+def units(steps: Sequence[Step]) -> Iterator[Part]:
+    """Single steps; and from the start of a collective to where none is left that has not ended, all steps together, if
+    they can be in one graph."""
+    waiting: list[Step] = []
+    started: set[tuple[int, str]] = set()
+    for step in steps:
+        waiting.append(step)
+        if isinstance(step, Collective):
+            (started.discard if step.is_done else started.add)((step.number, step.kind))
+        if started:
+            continue
+        nodes = [nodes_of(s) for s in waiting]
+        if all_known(nodes) and (len(waiting) == 1 or sum(nodes) <= MOST_NODES):
+            yield Part(tuple(waiting), sum(nodes))
+        else:
+            yield from (Part((s,), None if isinstance(s, Collective) else n) for s, n in zip(waiting, nodes))
+        waiting = []
 
 
 def forbids(steps: Sequence[Step]) -> list[str]:
@@ -67,7 +89,8 @@ def forbids(steps: Sequence[Step]) -> list[str]:
             found += forbids(step.body) or [f"a loop of {step.trip_count:,} rounds, too many for one graph"]
         else:
             found.append("a loop whose number of rounds is not known" if isinstance(step, WhileLoop) else
-                         f"host call {step.target!r}" if isinstance(step, HostCall) else "a conditional")
+                         f"host call {step.target!r}" if isinstance(step, HostCall) else
+                         f"a {step.kind}" if isinstance(step, Collective) else "a conditional")
     return found
 
 

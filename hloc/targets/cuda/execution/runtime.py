@@ -1,4 +1,5 @@
-"""Runs a container on a GPU through PyCUDA, with one module, one allocation and a separate stream.
+"""Runs a container on a GPU through PyCUDA, with one module, one allocation and a separate stream; of a program with
+collectives, with another stream for these (collectives.py).
 
 In: a Container and arrays of the host or the device. Out: arrays of the host, or of the device (device_arrays.py).
 Only this file imports PyCUDA and the driver. If something is missing (package, driver, device, memory, architecture),
@@ -20,8 +21,8 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
-from typing import Any, Union
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -29,9 +30,9 @@ from hloc.errors import RunError
 from hloc.inputs import dlpack
 from hloc.inputs.dlpack import DeviceView
 from hloc.ir import numpy_dtype
-from hloc.kernels.plan import Branch, Copy, HostCall, Launch, Ref, Step, WhileLoop, all_steps
+from hloc.kernels.plan import Branch, Collective, Copy, DeviceNumber, HostCall, Launch, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
-from hloc.targets.cuda.container import Container, Geometry
+from hloc.targets.cuda.container import Container, Geometry, table_bytes
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.execution.device_arrays import DeviceArray, Fixed
 from hloc.targets.cuda.execution.host_memory import HostMemory
@@ -40,6 +41,10 @@ from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.libraries import cublaslt, cudnn
 from hloc.targets.cuda.tiles import tensor_maps
 from hloc.targets.host_calls import answered
+
+if TYPE_CHECKING:
+    from hloc.evaluate import Device
+    from hloc.targets.cuda.execution.collectives import CudaCollectives
 
 Argument = Union[np.ndarray, DeviceView, Fixed]
 NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for the default stream
@@ -85,13 +90,13 @@ def pinned_pool():
     return PageLockedMemoryPool()
 
 
-@lru_cache(maxsize=1)
-def primary_context(cuda):
-    """The device's primary context, one for the process. cuBLAS shares it. Results in page-locked memory belong to it
-    and may outlive their program. It is released when Python exits: PyCUDA's own destructor would call cuCtxDetach,
+@cache
+def primary_context(cuda, gpu: int = 0):
+    """A GPU's primary context, one for the process. cuBLAS and NCCL share it. Results in page-locked memory belong to
+    it and may outlive their program. It is released when Python exits: PyCUDA's own destructor would call cuCtxDetach,
     which fails for primary contexts."""
     try:
-        context = cuda.Device(0).retain_primary_context()
+        context = cuda.Device(gpu).retain_primary_context()
     except cuda.Error as error:
         raise RunError(f"the GPU cannot be used: {error}", hint="nvidia-smi shows its processes and compute mode"
                        ) from None
@@ -115,11 +120,14 @@ def device_machine() -> Machine:
 
 
 class CudaBackend:
-    """Owns the context, the module, all memory and the graphs on the device; `close` releases them."""
+    """Owns the context, the module, all memory and the graphs on the device; `close` releases them. device: which of
+    several (hloc/evaluate), of a program with collectives."""
 
-    def __init__(self, packed: Container, functions: dict[HostCall, Callable], clock: StepClock | None = None):
-        self.clock = clock
+    def __init__(self, packed: Container, functions: dict[HostCall, Callable], clock: StepClock | None = None,
+                 device: Device | None = None):
+        self.clock, self.device = clock, device
         self.cuda = driver()
+        self.gpu = self.cuda.Device(device.place_here % self.cuda.Device.count() if device is not None else 0)
         self.packed, self.host_functions = packed, functions
         self.runs, self.lost = 0, False
         self.graphs: dict[int, graphs.Graph] = {}
@@ -135,7 +143,8 @@ class CudaBackend:
         self.cudnn: cudnn.Cudnn | None = None
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
-        self.context = primary_context(self.cuda)
+        self.collectives: CudaCollectives | None = None
+        self.context = primary_context(self.cuda, device.place_here % self.cuda.Device.count() if device else 0)
         with _Inside(self):
             try:
                 self._load()
@@ -147,8 +156,7 @@ class CudaBackend:
 
     def _load(self) -> None:
         cuda, packed = self.cuda, self.packed
-        device = cuda.Device(0)
-        check_architecture(packed, device.name(), device.compute_capability())
+        check_architecture(packed, self.gpu.name(), self.gpu.compute_capability())
         try:
             self.module = cuda.module_from_buffer(packed.image)
         except cuda.Error as error:
@@ -168,12 +176,20 @@ class CudaBackend:
         self.pool = pinned_pool()
         self.flag = cuda.pagelocked_empty(8, np.uint8)
         self._allocate([tensor_maps.BYTES * len(packed.kernels[step.kernel].maps) for step in mapped])
+        if any(isinstance(step, Collective) for step in all_steps(packed.steps)):
+            self._load_collectives()
         for address, constant in zip(self.regions["constant"], packed.constants):
             self._send(address, constant)
         self.maps = {step: self.regions["tensor map"][number] for step, number in mapped.items()}
         for step, address in self.maps.items():
             self._send(address, self._encoded(step))
         self.stream.synchronize()
+
+    def _load_collectives(self) -> None:
+        from hloc.evaluate import Device
+        from hloc.targets.cuda.execution.collectives import CudaCollectives
+        self.collectives = CudaCollectives(self.cuda, self.device or Device(), self.packed.steps, self.stream, self.gpu,
+                                           self._address, *self.regions["table"])
 
     def _function(self, name: str):
         try:
@@ -208,12 +224,13 @@ class CudaBackend:
         return np.frombuffer(b"".join(maps), np.uint8)
 
     def _allocate(self, maps: list[int]) -> None:
-        """One allocation: the arena, then parameters, results, constants and tensor maps (bytes of each launch's). And
-        one of page-locked memory, for those of S(5) and their arena."""
+        """One allocation: the arena, then parameters, results, constants, tensor maps (bytes of each launch's), and a
+        table for what devices tell each other. And one of page-locked memory, for those of S(5) and their arena."""
         packed = self.packed
         sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
                  "result": [v.shape.num_bytes for v in packed.results],
-                 "constant": [c.nbytes for c in packed.constants], "tensor map": maps}
+                 "constant": [c.nbytes for c in packed.constants], "tensor map": maps,
+                 "table": [size for size in (table_bytes(packed.steps),) if size]}
         far = {"parameter": [v.shape.on_host for v in packed.parameters], "host": [True],
                "result": [v.shape.on_host for v in packed.results]}
         if packed.host_arena_size or any(far["parameter"] + far["result"]):
@@ -253,7 +270,7 @@ class CudaBackend:
                 library.close()
         if self.memory is not None:
             self.memory.free()
-        self.graphs, self.functions = {}, []
+        self.graphs, self.functions, self.collectives = {}, [], None
         self.cublaslt = self.cudnn = self.memory = self.host = self.module = self.stream = None
 
     def check_lost(self) -> None:
@@ -324,7 +341,13 @@ class CudaBackend:
 
     def wait(self) -> None:
         with _Inside(self):
-            self.stream.synchronize()
+            self._wait()
+
+    def _wait(self) -> None:
+        """For all that is on the stream."""
+        if self.collectives is not None:
+            self.collectives.wait(self.stream)
+        self.stream.synchronize()
 
     def fetch(self) -> tuple[np.ndarray, ...]:
         """The results, in page-locked memory."""
@@ -332,7 +355,7 @@ class CudaBackend:
             outputs = tuple(self._pinned(v.shape) for v in self.packed.results)
             for address, array in zip(self.regions["result"], outputs):
                 self._fetch(array, address)
-            self.stream.synchronize()
+            self._wait()
             return outputs
 
     def _pinned(self, shape) -> np.ndarray:
@@ -375,7 +398,7 @@ class CudaBackend:
     def _steps(self, steps: Sequence[Step]) -> None:
         run: dict[type, Callable[[Any], None]] = {
             Launch: self._launch, Copy: self._copy, WhileLoop: self._while, Branch: self._branch,
-            HostCall: self._host_call}
+            HostCall: self._host_call, Collective: self._collective, DeviceNumber: self._device_number}
         if self.runs == 0 or not self.use_graphs:
             for step in steps:
                 run[type(step)](step)
@@ -395,16 +418,15 @@ class CudaBackend:
         return self.graphs[id(part)]
 
     def _record(self, steps: Sequence[Step]) -> None:
-        """Records launches, copies and counted loops, the loops unrolled."""
+        """Records launches, copies, collectives and counted loops, the loops unrolled."""
+        run: dict[type, Callable[[Any], None]] = {
+            Launch: self._launch, Copy: self._copy, Collective: self._collective, DeviceNumber: self._device_number}
         for step in steps:
             if isinstance(step, WhileLoop):
                 for _ in range(step.trip_count or 0):       # counted, else it is in no graph
                     self._record(step.body)
-            elif isinstance(step, Launch):
-                self._launch(step)
             else:
-                assert isinstance(step, Copy)               # nodes_of knows no others
-                self._copy(step)
+                run[type(step)](step)                       # nodes_of knows no others
 
     def _launch(self, step: Launch) -> None:
         geometry = self.packed.kernels[step.kernel]
@@ -419,7 +441,7 @@ class CudaBackend:
                     self.functions[step.kernel].prepared_async_call(
                         geometry.grid, geometry.block, self.stream, *addresses, shared_size=geometry.shared)
             if self.runs == 0 or self.waits:
-                self.stream.synchronize()
+                self._wait()
         except self.cuda.Error as error:
             raise RunError(f"the GPU stopped in kernel {geometry.function}: {error}\n  it computes {geometry.about}"
                            ) from None
@@ -432,13 +454,29 @@ class CudaBackend:
             else:
                 self.cuda.memcpy_dtod_async(to, source, step.source.size, self.stream)
 
+    def _collective(self, step: Collective) -> None:
+        """The start of one, on the stream of communication, or its end, on that of kernels."""
+        own = self.collectives
+        assert own is not None                              # as _load sees to
+        with self.clock.around(step, self.cuda, self.stream if step.is_done else own.stream) \
+                if self.clock else nullcontext():
+            (own.done if step.is_done else own.start)(step)
+        if step.is_done and self.waits:
+            self._wait()
+
+    def _device_number(self, step: DeviceNumber) -> None:
+        device = self.device.number if self.device is not None else 0
+        number = device // step.divisor % step.modulus
+        with self._timed(step):
+            self.cuda.memset_d32_async(self._address(step.result), number, 1, self.stream)
+
     def _timed(self, step: Step) -> AbstractContextManager:
         return self.clock.around(step, self.cuda, self.stream) if self.clock else nullcontext()
 
     def _read(self, ref: Ref, dtype) -> int:
         value = self.flag[:np.dtype(dtype).itemsize]
         self._fetch(value, self._address(ref))
-        self.stream.synchronize()
+        self._wait()
         return int(value.view(dtype)[0])
 
     def _while(self, step: WhileLoop) -> None:
@@ -473,7 +511,7 @@ class CudaBackend:
             array = np.empty(shape.dimensions, numpy_dtype(shape.element_type))
             self._fetch(array, self._address(ref))
             inputs.append(array)
-        self.stream.synchronize()
+        self._wait()
         for (ref, _), answer in zip(step.results, answered(step, self.host_functions[step], inputs)):
             self._send(self._address(ref), np.ascontiguousarray(answer))
         self.stream.synchronize()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from hloc.kernels.plan import HostCall, Step, WhileLoop
+from hloc.kernels.plan import Collective, HostCall, Step, WhileLoop
 from hloc.run_trace import StepTime
 
 MOST_PENDING = 4096                 # the most pairs of events in use at once
@@ -40,6 +40,7 @@ class Mark(NamedTuple):
 class StepClock:
     """steps: the timed steps of the plan, by object identity; rows: a StepTime of each, with runs and seconds 0;
     loops: of the plan, also by identity. `cuda` is PyCUDA's driver module; only its Event is used.
+    of_communication: numbers of the steps on the other stream, where collectives run.
 
     began, ended    nanoseconds of CLOCK_MONOTONIC, of the last run; started: when its first step was enqueued
     """
@@ -50,6 +51,8 @@ class StepClock:
         self.loops = tuple(loops)
         self.loop_numbers = {id(loop): number for number, loop in enumerate(loops)}
         self.on_host = frozenset(number for number, step in enumerate(steps) if isinstance(step, HostCall))
+        self.of_communication = frozenset(number for number, step in enumerate(steps)
+                                          if isinstance(step, Collective) and not step.is_done)
         self.spans: list[Span] = []
         self.marks: list[Mark] = []
         self.began = self.started = self.ended = self.lost = 0
@@ -110,7 +113,8 @@ class StepClock:
         """Waits for the steps that were timed, and adds their times."""
         if not self._pending:
             return
-        self._pending[-1][2].synchronize()
+        for _, _, after in self._pending[-1:] if not self.of_communication else self._pending:
+            after.synchronize()                              # those of two streams end in any order
         if self._first is None:
             self._first = self._pending[0][1]
         for number, before, after in self._pending:

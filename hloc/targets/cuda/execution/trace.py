@@ -14,7 +14,7 @@ from hloc.ir import Instruction
 from hloc.run_trace import CALL, FOLDED, ITERATION, LOOP, STEP, RunTrace, Slice, Sum, in_order
 from hloc.targets.cuda.execution.step_clock import Mark, StepClock
 
-HOST, STREAM = 0, 1
+HOST, STREAM, COMMUNICATION = 0, 1, 2
 TRACKS = {HOST: "calls", STREAM: "stream"}
 
 
@@ -38,7 +38,8 @@ def trace_of(clock: StepClock, iterations: int, live: Mapping[Instruction, int])
         while place < len(folded) and folded[place][1] <= number:
             place += 1
         if place == len(folded) or number < folded[place][0]:
-            slices.append(Slice(STEP, STREAM, begin, end, clock.spans[number].number))
+            step = clock.spans[number].number
+            slices.append(Slice(STEP, COMMUNICATION if step in clock.of_communication else STREAM, begin, end, step))
     for interval in intervals:
         if interval.first < interval.last:
             begin, end = times[interval.first][0], times[interval.last - 1][1]
@@ -46,18 +47,20 @@ def trace_of(clock: StepClock, iterations: int, live: Mapping[Instruction, int])
             slices.append(Slice(interval.kind, STREAM, begin, end, interval.loop, interval.rounds, sums))
     slices.append(Slice(CALL, HOST, clock.began, max(clock.ended, times[-1][1] if times else 0)))
     steps = tuple(row._replace(runs=0, seconds=0.0) for row in clock.rows)
-    return RunTrace(in_order(slices), TRACKS, steps, tuple(loop.instruction for loop in clock.loops), clock.lost, live)
+    tracks = TRACKS | ({COMMUNICATION: "communication"} if clock.of_communication else {})
+    return RunTrace(in_order(slices), tracks, steps, tuple(loop.instruction for loop in clock.loops), clock.lost, live)
 
 
 def _times(clock: StepClock) -> list[tuple[int, int]]:
     """Begin and end of each span. Events have a resolution of half a microsecond: a span that would overlap the one
-    before begins later."""
+    before on its stream begins later."""
     found: list[tuple[int, int]] = []
-    before = clock.started
+    ends = {False: clock.started, True: clock.started}
     for span in clock.spans:
-        begin = max(before, clock.started + round(span.start * 1e9))
-        before = max(begin, clock.started + round((span.start + span.seconds) * 1e9))
-        found.append((begin, before))
+        stream = span.number in clock.of_communication
+        begin = max(ends[stream], clock.started + round(span.start * 1e9))
+        ends[stream] = max(begin, clock.started + round((span.start + span.seconds) * 1e9))
+        found.append((begin, ends[stream]))
     return found
 
 
