@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cuda_emulation import with_pycuda
+from test_devices import under_mpi
 from test_trace import checked, of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed"),
@@ -119,6 +120,49 @@ def test_trace(machine):
     assert [e["args"]["iterations"] for e in of(events, "loop")] == [5, 5]
     assert [len(of(events, kind)) for kind in ("iteration", "iterations", "host call", "call")] == [4, 2, 2, 2]
     assert any(e["args"].get("source") == "net.py:3" for e in of(events, "kernel"))
+
+
+PROCESSES = """HloModule processes, replica_count=2
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+ENTRY e { x = f32[4] parameter(0)
+  s = f32[4] all-reduce(x), replica_groups={}, to_apply=add
+  h = f32[2] reduce-scatter(x), replica_groups={{1,0}}, dimensions={0}, to_apply=add
+  g = f32[8] all-gather(s), replica_groups={{1,0}}, dimensions={0}
+  t = f32[4] all-to-all(x), replica_groups={}, dimensions={0}
+  p = f32[4] collective-permute(t), source_target_pairs={{0,1}}
+  b = f32[4] collective-broadcast(x), replica_groups={{1,0}}
+  i = u32[] replica-id()
+  ROOT o = (f32[4], f32[2], f32[8], f32[4], f32[4], f32[4], u32[]) tuple(s, h, g, t, p, b, i) }
+"""
+
+
+def test_processes_with_nccl(machine, monkeypatch):
+    """Each with a GPU of its own: kernel by kernel, and as a graph; from text, and from a file."""
+    import numpy as np
+
+    from hloc.evaluate.simulate import evaluate_devices
+    from hloc.text import parse_module
+    monkeypatch.chdir(machine)
+    (machine / "processes.hlo").write_text(PROCESSES)
+    for d in range(2):
+        np.save(f"x{d}.npy", np.arange(4, dtype=np.float32) + 10 * d)
+    wanted = evaluate_devices(parse_module(PROCESSES), [[np.load(f"x{d}.npy")] for d in range(2)])
+    for name, value in {"EMULATED_LIBRARY": str(machine / "libcuda.so.1"), "EMULATED_DEVICES": "2",
+                        "LD_LIBRARY_PATH": str(machine)}.items():
+        monkeypatch.setenv(name, value)
+    given = ("-i", "x{device}.npy", "-o", "r{device}.npz", "--repeat", "2")
+    done = under_mpi("run", "processes.hlo", "--target", "cuda", *given, module=(str(SCRIPT),))
+    assert done.returncode == 6 and "NCCL is not installed (libnccl)" in done.stderr, done.stderr
+    with_pycuda.nccl_library(machine)
+    compiled, _ = hloc(machine, "compile", "processes.hlo", "-o", "processes.cubin", "--target", "h200")
+    assert compiled.returncode == 0, compiled.stderr
+    for program in (("processes.hlo", "--target", "cuda"), ("processes.cubin",)):
+        done = under_mpi("run", *program, *given, module=(str(SCRIPT),))
+        assert done.returncode == 0, done.stderr
+        for d in range(2):
+            results = np.load(f"r{d}.npz")
+            for number, want in enumerate(wanted[d]):
+                np.testing.assert_array_equal(results[f"out_{number}"], want)
 
 
 def test_a_gpu_is_taken_by_default(machine):

@@ -2,8 +2,8 @@
  *
  * An image is a shared object that driver.py builds from hloc's CUDA C: cuLaunchKernel calls its launch_<kernel>. Memory
  * is real memory, poisoned (0xff), bounded by guard bytes that every wait looks at; copies beyond an allocation are
- * refused. A stream records while it is captured, else does things at once. stubs.cpp, written by with_pycuda.py, holds
- * the driver's other functions: not supported.
+ * refused. A stream records while it is captured, and so does one that waits for an event of it; else it does things at
+ * once. stubs.cpp, written by with_pycuda.py, holds the driver's other functions: not supported.
  *
  * From the environment:
  *   EMULATED_FAIL    "cuInit=100 cuLaunchKernel=700@3": cuInit gives 100, the third launch 700 (without @N: each). Codes of
@@ -27,15 +27,15 @@
 #include "tensor_map.h"
 
 enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT, NOT_FOUND = 500,
-       ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, CAPTURING = 900 };
+       ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, CAPTURING = 900, ISOLATION = 906 };
 constexpr size_t GUARD = 4096;
 constexpr int OPT_IN_SHARED = 227 << 10;
 typedef uint64_t Pointer;
 typedef std::function<int()> Work;
 struct Piece { std::vector<unsigned char> bytes; size_t start, size; };
-struct Stream { bool recording = false; std::vector<Work> recorded; };
+struct Stream { Stream *origin = nullptr; std::vector<Work> recorded; std::vector<Stream *> joined; };   /* origin: of the capture */
 struct Graph { std::vector<Work> nodes; };
-struct Event { double when = 0; };
+struct Event { double when = 0; Stream *origin = nullptr; };
 struct Module { void *library; };
 struct Function { int (*launch)(void *const *, const unsigned *, const unsigned *, unsigned); int most_threads, most_shared = 48 << 10; };
 
@@ -72,9 +72,13 @@ static int fault(const char *name) {
 
 static int do_or_record(void *stream, Work work) {
   Stream *own = static_cast<Stream *>(stream);
-  if (!own || !own->recording) return work();
-  own->recorded.push_back(work);
+  if (!own || !own->origin) return work();
+  own->origin->recorded.push_back(work);
   return SUCCESS;
+}
+/* For libnccl.cpp: work for a stream. */
+extern "C" __attribute__((visibility("default"))) int emulated_do(void *stream, int (*work)(void *), void *data) {
+  return do_or_record(stream, [=] { return work(data); });
 }
 static Piece *piece_of(Pointer at, size_t size) {
   auto found = memory.upper_bound(at);
@@ -119,7 +123,11 @@ API(cuDeviceGetCount, int *count) {
 }
 API(cuDeviceGet, int *device, int number) {
   FAULT;
-  return *device = number, number == 0 ? SUCCESS : 101;
+  return *device = number, number < setting("EMULATED_DEVICES", 1) ? SUCCESS : 101;
+}
+API(cuDeviceGetPCIBusId, char *name, int size, int device) {
+  FAULT;
+  return snprintf(name, size, "0000:%02x:00.0", device), SUCCESS;
 }
 API(cuDeviceGetName, char *name, int size, int) {
   FAULT;
@@ -216,6 +224,19 @@ API(cuMemsetD8_v2, Pointer to, unsigned char value, size_t size) {
   FAULT;
   return piece_of(to, size) ? (memset((void *)to, value, size), SUCCESS) : INVALID_VALUE;
 }
+API(cuMemsetD8Async, Pointer to, unsigned char value, size_t size, void *stream) {
+  FAULT;
+  if (!piece_of(to, size)) return INVALID_VALUE;
+  return do_or_record(stream, [=] { return memset((void *)to, value, size), SUCCESS; });
+}
+API(cuMemsetD32Async, Pointer to, unsigned value, size_t count, void *stream) {
+  FAULT;
+  if (!piece_of(to, 4 * count) || to % 4) return INVALID_VALUE;
+  return do_or_record(stream, [=] {
+    for (size_t i = 0; i < count; i++) ((unsigned *)to)[i] = value;
+    return SUCCESS;
+  });
+}
 
 /* -- streams, events, graphs -- */
 API(cuStreamCreate, void **stream, unsigned) {
@@ -228,7 +249,19 @@ API(cuStreamDestroy_v2, void *stream) {
 }
 API(cuStreamSynchronize, void *stream) {
   FAULT;
-  return static_cast<Stream *>(stream)->recording ? CAPTURING : check_guards();
+  return static_cast<Stream *>(stream)->origin ? CAPTURING : check_guards();
+}
+API(cuStreamQuery, void *stream) {
+  FAULT;
+  return static_cast<Stream *>(stream)->origin ? CAPTURING : check_guards();
+}
+API(cuStreamWaitEvent, void *stream, void *event, unsigned flags) {
+  FAULT;
+  Stream *own = static_cast<Stream *>(stream), *origin = static_cast<Event *>(event)->origin;
+  if (!origin) return own->origin ? ISOLATION : SUCCESS;              /* without a capture all has been done */
+  if (!origin->origin || (own->origin && own->origin != origin)) return ISOLATION;
+  if (!own->origin) own->origin = origin, origin->joined.push_back(own);
+  return SUCCESS;
 }
 API(cuEventCreate, void **event, unsigned) {
   FAULT;
@@ -238,8 +271,13 @@ API(cuEventDestroy_v2, void *event) {
   FAULT;
   return delete static_cast<Event *>(event), SUCCESS;
 }
-API(cuEventRecord, void *event, void *) {
+API(cuEventQuery, void *event) {
   FAULT;
+  return SUCCESS;
+}
+API(cuEventRecord, void *event, void *stream) {
+  FAULT;
+  static_cast<Event *>(event)->origin = stream ? static_cast<Stream *>(stream)->origin : nullptr;
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<Event *>(event)->when = std::chrono::duration<double, std::milli>(now).count(), SUCCESS;
 }
@@ -254,13 +292,14 @@ API(cuEventElapsedTime_v2, float *ms, void *before, void *after) {
 API(cuStreamBeginCapture_v2, void *stream, int mode) {
   FAULT;
   Stream *own = static_cast<Stream *>(stream);
-  return own->recording ? CAPTURING : (own->recording = true, own->recorded.clear(), SUCCESS);
+  return own->origin ? CAPTURING : (own->origin = own, own->recorded.clear(), SUCCESS);
 }
 API(cuStreamEndCapture, void *stream, void **graph) {
   FAULT;
   Stream *own = static_cast<Stream *>(stream);
-  if (!own->recording) return INVALID_VALUE;
-  own->recording = false;
+  if (own->origin != own) return INVALID_VALUE;
+  for (Stream *joined : own->joined) joined->origin = nullptr;
+  own->joined.clear(), own->origin = nullptr;
   return graphs++, *graph = new Graph{own->recorded}, SUCCESS;
 }
 API(cuGraphInstantiateWithFlags, void **instance, void *graph, uint64_t flags) {

@@ -54,6 +54,14 @@ def driver_library(folder: Path, without: str = "") -> Path:
     return library
 
 
+def nccl_library(folder: Path) -> Path:
+    """Build libnccl.so.2 in a folder, for processes whose drivers are emulated."""
+    library = folder / "libnccl.so.2"
+    subprocess.run(["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
+                    str(HERE / "libnccl.cpp"), "-ldl", "-o", str(library)], check=True, timeout=120)
+    return library
+
+
 def load(library: Path | None = None) -> None:
     """Let PyCUDA and hloc, in this process, find the emulated driver, and hloc the emulation's compiler."""
     with tempfile.TemporaryDirectory() as folder:
