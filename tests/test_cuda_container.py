@@ -149,7 +149,8 @@ def test_one_changed_byte(cubin, tmp_path, place):
     data[place] ^= 1
     path = tmp_path / "changed.cubin"
     path.write_bytes(data)
-    with pytest.raises(RunError, match="does not match its hash|not a whole file"):
+    # the last: where a digit of the hash at the end becomes none
+    with pytest.raises(RunError, match="does not match its hash|not a whole file|not a complete file"):
         container.read(path)
 
 
