@@ -248,8 +248,6 @@ def _within_limit(module: Module, target: Target, options: Options) -> tuple[Mod
         program = plan(own, target, options)
         if program.peak <= limit:
             return own, program, aim
-        if least is not None and aim is not None and number > 1 and program.peak == least[1].peak:
-            break                                           # nothing is left that a lower aim could do
         if least is None or program.peak < least[1].peak:
             least = own, program
         aim = limit if aim is None else max(0, aim - (max(program.peak - limit, limit // LIMIT_STEPS) << number - 1))

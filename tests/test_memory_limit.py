@@ -50,6 +50,40 @@ def test_a_limit_is_kept_and_changes_no_result():
     assert small(x)[0].tobytes() == hloc.compile(text, target="cpu")(x)[0].tobytes()
 
 
+def looped(layers: int = 6, size: int = 64) -> str:
+    """The same network as the body of a loop."""
+    array = f"f32[{size},{size}]"
+    state, first = f"(s32[], {array})", ["n = s32[] get-tuple-element(p), index=0"]
+    body = [f"p = {state} parameter(0)", *first, f"x0 = {array} get-tuple-element(p), index=1", "one = s32[] constant(1)",
+            "next = s32[] add(n, one)"]
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    for n in range(layers):
+        body += [f"p{n} = {array} dot(x{n}, x0), {dims}", f"t{n} = {array} tanh(p{n})", f"x{n + 1} = {array} negate(t{n})"]
+    body.append(f"g{layers} = {array} abs(x{layers})")
+    for n in reversed(range(layers)):
+        body += [f"q{n} = {array} dot(g{n + 1}, t{n}), {dims}", f"g{n} = {array} tanh(q{n})"]
+    body.append(f"ROOT r = {state} tuple(next, g0)")
+    short = [f"p = {state} parameter(0)", *first, "most = s32[] constant(3)",
+             "ROOT less = pred[] compare(n, most), direction=LT"]
+    entry = [f"x = {array} parameter(0)", "zero = s32[] constant(0)", f"t = {state} tuple(zero, x)",
+             f"w = {state} while(t), condition=short, body=body", f"ROOT y = {array} get-tuple-element(w), index=1"]
+    return "HloModule looped\n" + "".join(f"\n{name} {{\n  " + "\n  ".join(lines) + "\n}\n" for name, lines in (
+        ("body", body), ("short", short), ("ENTRY e", entry)))
+
+
+def test_a_limit_reaches_into_loops():
+    text, target = looped(), find("cpu")
+    _, plain = optimized_plan(hloc.load(text), target)
+    options = hloc.Options(passes={"memory_limit": plain.peak - int(0.25 * plain.arena_size)})
+    module, small = optimized_plan(hloc.load(text), target, options)
+    check_memory(module)
+    assert small.arena_size <= 0.75 * plain.arena_size and options.saved
+    assert any(i.opcode == "while" for i in module.entry.instructions) and ".remat" in str(module)
+    x = np.linspace(-0.2, 0.2, 64 * 64, dtype=np.float32).reshape(64, 64)
+    results = [hloc.compile(text, target="cpu", options=o)(x)[0].tobytes() for o in (hloc.Options(), options)]
+    assert results[0] == results[1]
+
+
 def test_memory_that_results_lend_is_not_saved():
     """What a run takes without a limit is enough with one, and nothing is computed again for it: the arrays that are
     read again at the end lie in the result, which is larger than all of them and written last."""
