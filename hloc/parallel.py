@@ -9,7 +9,7 @@ whose entry keeps shardings, is taken as it is. The devices are threads of this 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hloc.errors import Span, UsageError
 from hloc.evaluate.simulate import SimulatedDevice, run_concurrently, simulated_devices
 from hloc.executable import Executable
 from hloc.inputs.global_arrays import GlobalArray, entry_arrays, parameters_of
-from hloc.ir import Module
+from hloc.ir import Instruction, Module
 from hloc.ir.clone import clone_module
 from hloc.machine import Machine
 from hloc.passes.context import PassContext
@@ -40,6 +40,7 @@ class Partition:
 
     gives   None where the module does not tell: each device has results of its own then
     mesh    that it was partitioned over; None where it came partitioned
+    origins, made_for   why it has its collectives (PassContext; tools/sharding_causes.py)
     """
 
     module: Module
@@ -47,6 +48,8 @@ class Partition:
     takes: tuple[GlobalArray, ...]
     gives: tuple[GlobalArray, ...] | None
     mesh: DeviceMesh | None = None
+    origins: Mapping[Instruction, Mapping[int, Instruction]] = field(default_factory=dict)
+    made_for: Mapping[int, tuple[Instruction, ...]] = field(default_factory=dict)
 
     def parts(self, arrays: Sequence[Any], device: int) -> list[np.ndarray]:
         """A device's part of each array, which is checked already."""
@@ -81,7 +84,8 @@ def partition(module: Module, mesh: Mapping[str, int] | None = None, count: int 
         raise UsageError(f"the shardings of {module.name} are for {devices} devices, not for {count}",
                          hint="--mesh gives its axes other sizes, as in --mesh x=2")
     takes, gives = entry_arrays(own, module)
-    return Partition(own, devices, tuple(takes), tuple(gives) if gives is not None else None, found)
+    return Partition(own, devices, tuple(takes), tuple(gives) if gives is not None else None, found,
+                     context.origins, context.made_for)
 
 
 def _partitioned(module: Module, mesh: Mapping[str, int] | None, count: int | None) -> Partition:

@@ -8,6 +8,7 @@ import pytest
 import test_passes as cases
 
 from hloc.analysis.aliasing import leaf_values, module_invariants
+from hloc.analysis.asynchronous import base_of
 from hloc.analysis.liveness import last_reads, peak_bytes
 from hloc.analysis.timeline import WAIT, replay
 from hloc.api import Options, optimize
@@ -15,6 +16,7 @@ from hloc.devices import device_counts
 from hloc.evaluate.simulate import evaluate_devices
 from hloc.inputs import entry_parameters, random_arrays
 from hloc.ir.printer import print_module
+from hloc.parallel import partition
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import COLLECTIVES, OVERLAP, PIPELINED
 from hloc.passes.runner import run_passes
@@ -22,6 +24,7 @@ from hloc.targets import find
 from hloc.text import parse_module
 from hloc.tools.explain import explain
 from hloc.tools.overlap import exposures
+from hloc.tools.sharding_causes import sharding_causes
 
 COLLECTIVE_PASSES = {one.__name__ for one in (*COLLECTIVES, *PIPELINED, *OVERLAP)}
 CASES = [path for path in cases.CASES if path.parent.name in COLLECTIVE_PASSES]
@@ -59,6 +62,26 @@ def test_explain_tells_what_is_exposed():
     assert "all-reduce" in {k.instruction.opcode for k in told.kernels}
     alone = explain(parse_module("ENTRY e { x = f32[8] parameter(0) ROOT n = f32[8] negate(x) }"), find("cpu"))
     assert alone.collectives == ()
+
+
+def test_explain_names_the_shardings():
+    """Of sums the annotation that reached their operand through others; of combined all-gathers those of each array."""
+    module = parse_module("""HloModule because
+      ENTRY e { x = f32[8,16] parameter(0), sharding={mesh['data'=2,'model'=2], [{'data'}, {}]}
+                w = f32[16,32] parameter(1), sharding={mesh['data'=2,'model'=2], [{}, {'model'}]}
+                v = f32[32,16] parameter(2)
+                a = f32[64] parameter(3), sharding={mesh['data'=2,'model'=2], [{'data'}]}
+                b = f32[32] parameter(4), sharding={mesh['data'=2,'model'=2], [{'data'}]}
+                h = f32[8,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+                t = f32[8,32] tanh(h)
+                y = f32[8,16] dot(t, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+                c = f32[64] sine(a)
+                ROOT r = (f32[8,16], f32[64], f32[32]) tuple(y, c, b), sharding={
+                  {mesh['data'=2,'model'=2], [{'data'}, {}]}, {replicated}, {replicated}} }""")
+    divided = partition(module)
+    told = explain(divided.module, find("cpu"), causes=sharding_causes(module, divided, None))
+    found = {base_of(one.instruction): [(c.axes, c.annotation.name) for c in one.causes] for one in told.collectives}
+    assert found == {"all-reduce": [(("model",), "w")], "all-gather": [(("data",), "a"), (("data",), "b")]}
 
 
 def test_explain_lists_a_collective_of_two_loops_once():

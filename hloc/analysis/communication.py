@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from hloc.analysis.asynchronous import base_of
 from hloc.analysis.links import Exchange, Level, exchange, permutation
 from hloc.analysis.loop_annotations import known_trip_count
@@ -21,6 +23,7 @@ from hloc.analysis.while_loops import loop_of, trip_count
 from hloc.ir import Computation, Instruction, Module
 from hloc.ops.collectives import EXCHANGES, device_groups, device_pairs
 from hloc.ops.device_groups import parse_groups
+from hloc.sharding.meshes import DeviceMesh
 
 ACROSS_BOTH = frozenset(["all-reduce", "all-gather", "reduce-scatter"])     # with a channel: replicas' partitions, too
 
@@ -110,6 +113,14 @@ def largest_group(instruction: Instruction, counts: Counts) -> list[int]:
     if base_of(instruction) == "collective-permute":
         return next((list(pair) for pair in device_pairs(instruction, *counts) if pair[0] != pair[1]), [])
     return max(device_groups(instruction, *counts), key=len, default=[])
+
+
+def axes_between(instruction: Instruction, counts: Counts, mesh: DeviceMesh | None) -> list[int]:
+    """The axes of the mesh along which the devices of a collective differ; none without a mesh of all devices."""
+    if mesh is None or mesh.size != counts.devices:
+        return []
+    places = np.argwhere(np.isin(mesh.grid(), largest_group(instruction, counts)))       # a row for each device
+    return [axis for axis, along in enumerate(places.T) if len(np.unique(along)) > 1]
 
 
 def exchange_of(instruction: Instruction, levels: Sequence[Level], counts: Counts) -> Exchange:

@@ -20,12 +20,13 @@ from hloc.cli.options import (
     pass_options,
     precision_options,
 )
-from hloc.cli.run_devices import for_devices
+from hloc.cli.run_devices import with_causes
 from hloc.cli.saved_memory import saved_json, show_saved
 from hloc.cli.terminal import Progress, counted, line_of, print_table, read_module, source_json, source_of
 from hloc.errors import UsageError
 from hloc.tools.formatting import size_text, time_text
 
+MOST_CAUSES = 3                  # that are named for a collective
 EPILOG = """\b
 Examples:
   hloc explain model.hlo                    # the largest arrays between kernels, and why they are not fused
@@ -68,7 +69,7 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
     Names are those of the optimized module (hloc opt); lines are those of the file.
     """
     def read(progress: Progress):
-        return for_devices(read_module(module, reading, progress), devices, mesh, reading.strict)
+        return with_causes(read_module(module, reading, progress), devices, mesh, reading.strict)
     if schedule:
         if about or show_kernels or memory_limit is not None:
             raise UsageError("--schedule is without --about, --kernels and --memory-limit")
@@ -81,14 +82,14 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
     from hloc.verify.unverified import blaming_faults
     chosen = find(target)
     with Progress() as progress:
-        parsed = read(progress)
+        parsed, causes = read(progress)
         progress.report("passes")
         others = show_kernels and as_json and chosen.machine.kind == "gpu"
         original = clone_module(parsed) if others else parsed
         with blaming_faults(parsed, "hloc explain"):
             passes = aimed(parsed, chosen, pass_options(fusion, memory_limit, precision))
             notes = precision_notes(parsed, passes) if chosen.machine.kind == "gpu" else []
-            told = explain(parsed, chosen, passes, times=show_kernels)
+            told = explain(parsed, chosen, passes, times=show_kernels, causes=causes)
             elsewhere = _elsewhere(original, chosen.machine, passes) if others and told.times else {}
     if about:
         told = _about(told, about.lstrip("%"))
@@ -123,7 +124,7 @@ def _show_schedules(read, target: str, passes: dict, top: int, as_json: bool) ->
     if chosen.name != "cpu":
         raise UsageError("--schedule is for target cpu")
     with Progress() as progress:
-        parsed = read(progress)
+        parsed, _ = read(progress)
         progress.report("passes")
         with blaming_faults(parsed, "hloc explain"):
             found = schedules_of(parsed, chosen, Options(passes=passes))
@@ -216,12 +217,21 @@ def _show_collectives(told, top: int) -> None:
     whole, exposed = (sum(getattr(c, what) for c in told.collectives) for what in ("seconds", "exposed"))
     click.echo(f"\ncollectives take {time_text(whole)}, of which a device only waits for {time_text(exposed)} "
                "(roughly: hloc simulate knows clusters)")
-    print_table(["collective", "what", "devices", "runs", "sent", "time", "exposed", "line", "source", "beside it"],
+    print_table(["collective", "what", "devices", "runs", "sent", "time", "exposed", "line", "source", "sharding",
+                 "beside it"],
                 [[c.instruction.name, base_of(c.instruction), str(c.devices), str(c.runs), size_text(int(c.sent)),
                   time_text(c.seconds), time_text(c.exposed), str(line_of(c.instruction) or ""),
-                  source_of(c.instruction), ", ".join(c.beside)] for c in told.collectives[:top]],
+                  source_of(c.instruction), _causes(c), ", ".join(c.beside)] for c in told.collectives[:top]],
                 right=range(2, 8))
     _rest(len(told.collectives), top)
+
+
+def _causes(collective) -> str:
+    """Axes of the mesh, of the arrays that are annotated with them."""
+    texts = [f"{', '.join(c.axes)} of {c.annotation.name}" for c in collective.causes]
+    lines = [f" (line {line})" if (line := line_of(c.annotation)) else "" for c in collective.causes]
+    return ", ".join(text + line for text, line in zip(texts[:MOST_CAUSES], lines)) + (
+        ", ..." if len(texts) > MOST_CAUSES else "")
 
 
 def _end(instruction, kernel: str) -> list[str]:
@@ -256,6 +266,8 @@ def _as_json(told) -> dict:
         "collectives": [{"name": c.instruction.name, "opcode": base_of(c.instruction), "devices": c.devices,
                          "runs": c.runs, "bytes": c.sent, "seconds": c.seconds, "exposed": c.exposed,
                          "line": line_of(c.instruction), "source": source_json(c.instruction),
+                         "shardings": [{"axes": list(one.axes), "array": one.annotation.name,
+                                        "line": line_of(one.annotation)} for one in c.causes],
                          "beside": list(c.beside)} for c in told.collectives],
         "loop_copies": loop_copies_json(told.loops),
         "saved": saved_json(told.saved),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hloc.evaluate.simulate import SimulatedDevice
     from hloc.executable import Executable
     from hloc.parallel import Partition
+    from hloc.tools.sharding_causes import Causes
 
 MARK = "{device}"
 FAULT = 70                       # as in main.py
@@ -86,10 +87,22 @@ def setting_here(command: str, module: Module, asked: int | None, mesh: dict[str
 def for_devices(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Module:
     """The program of each device, whose header has their number: `asked`, those of `mesh`, or what the header or, for
     lack of counts there, collectives name. The module itself where that is one."""
+    return with_causes(module, asked, mesh, strict)[0]
+
+
+def with_causes(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> tuple[Module, Causes]:
+    """The same, and the annotations that are why it has its collectives."""
     divided = _divided(module, mesh, asked, strict) if asked or mesh else None
-    if divided is not None:
-        return divided.module if device_counts(divided.module) != (1, 1) else with_device_counts(
-            divided.module, 1, divided.count)
+    if divided is None:
+        return _as_written(module, asked), {}
+    from hloc.tools.sharding_causes import sharding_causes
+    causes = sharding_causes(module, divided, mesh)
+    return divided.module if device_counts(divided.module) != (1, 1) else with_device_counts(
+        divided.module, 1, divided.count), causes
+
+
+def _as_written(module: Module, asked: int | None) -> Module:
+    """A module that is not to be divided, with so many devices in its header."""
     replicas, partitions = device_counts(module)
     if asked is None and replicas * partitions == 1:
         from hloc.ops.collectives import named_devices

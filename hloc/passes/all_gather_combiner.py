@@ -14,4 +14,4 @@ from hloc.passes.context import PassContext
 
 def all_gather_combiner(module: Module, context: PassContext) -> bool:
     """True if there were several of a kind."""
-    return combine(module, "all-gather", groups_key, context.option("combine_bytes"))
+    return combine(module, "all-gather", groups_key, context)

@@ -20,12 +20,13 @@ JOINING = frozenset(["add", "multiply", "maximum", "minimum", "and", "or"])
 def all_reduce_reassociate(module: Module, context: PassContext) -> bool:
     """True if two all-reduces became one."""
     replaced: set[Instruction] = set()
-    changed = rewrite_module(module, lambda i, rewriter: visit(i, rewriter, replaced), opcodes=JOINING)
+    changed = rewrite_module(module, lambda i, rewriter: visit(i, rewriter, replaced, context), opcodes=JOINING)
     drop_replaced(module, replaced)
     return changed
 
 
-def visit(instruction: Instruction, rewriter: Rewriter, replaced: set[Instruction]) -> Instruction | None:
+def visit(instruction: Instruction, rewriter: Rewriter, replaced: set[Instruction],
+          context: PassContext) -> Instruction | None:
     """The one all-reduce; the two are added to `replaced`."""
     left, right = instruction.operands
     if left is right or not all(is_of_array(o, "all-reduce") and rewriter.uses(o) == 1 for o in (left, right)):
@@ -33,5 +34,6 @@ def visit(instruction: Instruction, rewriter: Rewriter, replaced: set[Instructio
     if reduction_key(left) != reduction_key(right) or combiner_of(left) != instruction.opcode:
         return None
     replaced.update(instruction.operands)
+    context.join(left, [right])
     joined = rewriter.add(instruction.opcode, instruction.shape, [left.operands[0], right.operands[0]])
     return rewriter.change(left, operands=[joined], shape=instruction.shape)

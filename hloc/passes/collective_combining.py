@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from hloc.analysis.effects import has_side_effect
 from hloc.ir import Computation, Instruction, Module, Shape
+from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Names, control_dependent, count_uses, remove_dead, unfused_computations
 from hloc.sharding.rules import combiner_of
 
@@ -35,13 +36,15 @@ def reduction_key(instruction: Instruction) -> tuple[Hashable, ...]:
     return (*groups_key(instruction), joined, instruction.operands[0].shape.element_type)
 
 
-def combine(module: Module, opcode: str, key: Key, most: int) -> bool:
-    """Combine collectives of one opcode in every computation, up to `most` bytes of results. True if there were several
-    of a kind."""
-    changed = False
+def combine(module: Module, opcode: str, key: Key, context: PassContext) -> bool:
+    """Combine collectives of one opcode in every computation, up to the bytes of results that the option says. True if
+    there were several of a kind."""
+    changed, most = False, context.option("combine_bytes")
     for computation in unfused_computations(module):
         groups = _groups(computation, opcode, key, most)
         names = Names(i.name for i in computation.instructions) if groups else Names(())
+        for first, *others in groups:
+            context.join(first, others)
         joined = [_joined(group, names) for group in groups]
         if joined:
             computation.instructions = in_order([*computation.instructions, *joined])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,10 @@ class PassContext:
     fusion_report   a list that receives an Edge per array that fusion leaves between two kernels; None: no report
     saved           a list that receives a Saved per array that does not stay in memory for the sake of a memory limit
     warn            called with what the user should know, and its place; strict: that is an error then
+    origins         received from sharding_propagation: of each array, by axis of the mesh, the annotation it is from
+    made_for        received from spmd_partitioner: of each collective, by its channel, the arrays of the whole program
+                    that it was made for, the likeliest cause first
+    joined          received from passes that make one collective of several: by its channel, those of the others
     seconds         of one run of an instruction, kernels and collectives, where more is known than passes can tell
     Raises UsageError for an unknown option or an invalid value.
     """
@@ -59,6 +63,15 @@ class PassContext:
     warn: Callable[[str, Span | None], None] | None = None
     strict: bool = False
     seconds: Callable[[Instruction], float] | None = None
+    origins: dict[Instruction, dict[int, Instruction]] = field(default_factory=dict)
+    made_for: dict[int, tuple[Instruction, ...]] = field(default_factory=dict)
+    joined: dict[int, list[int]] = field(default_factory=dict)
+
+    def join(self, kept: Instruction, others: Iterable[Instruction]) -> None:
+        """Note that a collective stands for others, too."""
+        channel = kept.get("channel_id")
+        if channel is not None:
+            self.joined.setdefault(channel, []).extend(o.get("channel_id") for o in others)
 
     def __post_init__(self) -> None:
         for name, value in self.options.items():

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hloc.passes.hlo_rematerialization.recomputation import Saved
     from hloc.tools.gpu_times import Times
     from hloc.tools.overlap import Exposure
+    from hloc.tools.sharding_causes import Causes
 
 NO_KERNELS = FORWARDING | {"parameter", "constant", "after-all"}
 
@@ -107,9 +108,9 @@ def aimed(module: Module, target: Target, options: Mapping[str, Any]) -> dict[st
 
 
 def explain(module: Module, target: Target, options: Mapping[str, Any] | None = None, *,
-            times: bool = False) -> Explanation:
+            times: bool = False, causes: Causes | None = None) -> Explanation:
     """Optimize the module in place and explain the result. options: of passes (hloc/passes/context.py); times:
-    predict the times of kernels, if the target is a GPU."""
+    predict the times of kernels, if the target is a GPU; causes: of its collectives (tools/sharding_causes.py)."""
     written: dict[str, frozenset[int]] = {}
     for i in module.instructions():
         written[i.name] = written.get(i.name, frozenset()) | _places([i])
@@ -129,7 +130,8 @@ def explain(module: Module, target: Target, options: Mapping[str, Any] | None = 
                        saved=tuple(context.saved or ()))
     if any(base_of(i) in EXCHANGES for c in executed_computations(module) for i in c.instructions):
         from hloc.tools.overlap import exposures  # few modules have collectives
-        told = told._replace(collectives=tuple(exposures(module, PassContext(target.machine, target.name))))
+        told = told._replace(collectives=tuple(exposures(
+            module, PassContext(target.machine, target.name), causes, context.joined)))
     times = times and target.machine.kind == "gpu"
     if not times and not any(i.opcode == "while" for c in executed_computations(module) for i in c.instructions):
         return told

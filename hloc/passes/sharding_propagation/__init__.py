@@ -43,10 +43,10 @@ def sharding_propagation(module: Module, context: PassContext) -> bool:
     for computation in reachable_computations(module.entry):
         say_shifts(computation)
     graph = Graph(module)
-    propagation = Propagation(graph, mesh, _given(graph, mesh, context))
+    propagation = Propagation(graph, mesh, *_given(graph, mesh, context))
     for instruction in filter(is_open, graph.nodes):
         for node, sharding in zip(graph.of(instruction), own_annotation(instruction, mesh) or ()):
-            propagation.begin(node, sharding)
+            propagation.begin(node, sharding, instruction)
     propagation.run()
     before = [i.get("sharding") for i in graph.nodes]
     for computation in graph.computations:
@@ -54,9 +54,18 @@ def sharding_propagation(module: Module, context: PassContext) -> bool:
             own = None if is_open(instruction) else own_annotation(instruction, mesh)
             found = [propagation.sharding(n) for n in graph.nodes[instruction]]
             write_shardings(instruction, own or found, mesh)
+    context.origins.update(_origins(graph, propagation))
     _clear_functions(module, graph)
     module.attributes["num_partitions"] = Verbatim(str(mesh.size))
     return before != [i.get("sharding") for i in graph.nodes]
+
+
+def _origins(graph: Graph, propagation: Propagation) -> dict[Instruction, dict[int, Instruction]]:
+    found: dict[Instruction, dict[int, Instruction]] = {}
+    for instruction, nodes in graph.nodes.items():
+        for node in nodes:
+            found.setdefault(instruction, {}).update(propagation.origins.get(graph.find(node), {}))
+    return found
 
 
 def _clear_functions(module: Module, graph: Graph) -> None:
@@ -98,9 +107,11 @@ def is_open(instruction: Instruction) -> bool:
         d.is_open for one in (parts, *parts.parts) for d in one.dimensions)
 
 
-def _given(graph: Graph, mesh: DeviceMesh, context: PassContext) -> dict[Node, AxisSharding]:
-    """The shardings that annotations say, by node; the first counts where several say something of one."""
+def _given(graph: Graph, mesh: DeviceMesh, context: PassContext) -> tuple[
+        dict[Node, AxisSharding], dict[Node, Instruction]]:
+    """The shardings that annotations say, by node, and which; the first counts where several say something of one."""
     given: dict[Node, AxisSharding] = {}
+    givers: dict[Node, Instruction] = {}
     for instruction in graph.nodes:
         for node in graph.of(instruction):
             if has_dynamic_size(graph.shapes[node]):
@@ -114,8 +125,9 @@ def _given(graph: Graph, mesh: DeviceMesh, context: PassContext) -> dict[Node, A
         if found is None and "sharding" in instruction.attributes:
             _tell_odd(instruction, context)
         for node, sharding in zip(graph.of(instruction), found or ()):
-            given.setdefault(node, sharding)
-    return given
+            if node not in given:
+                given[node], givers[node] = sharding, instruction
+    return given, givers
 
 
 def _tell_odd(instruction: Instruction, context: PassContext) -> None:

@@ -7,7 +7,9 @@ array that is only spread takes the sharding of what it meets.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping as Mapping_
 
+from hloc.ir import Instruction
 from hloc.passes.sharding_propagation.graph import Edge, Graph, Node
 from hloc.sharding.factors import FactorAxes, dimension_axes, factor_axes, fits
 from hloc.sharding.meshes import Axes, AxisSharding, DeviceMesh, replicated
@@ -20,18 +22,25 @@ MOST_SWEEPS = 64
 
 
 class Propagation:
-    """The sharding of each node, as far as it is known; given: those that an annotation says."""
+    """The sharding of each node, as far as it is known; given: those that an annotation says, and which. origins: of
+    each node, by axis, the annotation that it is from."""
 
-    def __init__(self, graph: Graph, mesh: DeviceMesh, given: dict[Node, AxisSharding]):
+    def __init__(self, graph: Graph, mesh: DeviceMesh, given: dict[Node, AxisSharding],
+                 givers: Mapping_[Node, Instruction]):
         self.graph, self.mesh = graph, mesh
         self.fixed = set(given)
         self.shardings: dict[Node, AxisSharding] = dict(given)
         self._passed: dict[tuple[int, bool], list[AxisSharding]] = {}      # by edge and way: what it has been done for
+        self.origins: dict[Node, dict[int, Instruction]] = {
+            node: dict.fromkeys(given[node].used, giver) for node, giver in givers.items()}
         self._spread_manual()
 
-    def begin(self, node: Node, sharding: AxisSharding) -> None:
+    def begin(self, node: Node, sharding: AxisSharding, giver: Instruction) -> None:
         """What a node has from the start, and may have more than; nothing where something else is known."""
-        self.shardings.setdefault(self.graph.find(node), sharding)
+        node = self.graph.find(node)
+        if node not in self.shardings:
+            self.shardings[node] = sharding
+            self.origins[node] = dict.fromkeys(sharding.used, giver)
 
     def sharding(self, node: Node) -> AxisSharding:
         node = self.graph.find(node)
@@ -63,7 +72,7 @@ class Propagation:
         sides = [(n, m) for n, m in zip(edge.operands, edge.rule.operands) if n is not None]
         results = list(zip(edge.results, edge.rule.results))
         known = self._merged(edge.rule, [*results, *sides] if forward else results)
-        return any([self._refine(edge.rule, known, *side) for side in (*results, *sides)])
+        return any([self._refine(edge, known, *side) for side in (*results, *sides)])
 
     def _merged(self, rule: ShardingRule, sides: list[tuple[Node, Mapping]]) -> FactorAxes:
         """The axes of each factor: those of the array that has most, where the others agree as far as they go."""
@@ -78,12 +87,12 @@ class Propagation:
                 merged[factor] = longest
         return merged
 
-    def _refine(self, rule: ShardingRule, known: FactorAxes, node: Node, mapping: Mapping) -> bool:
+    def _refine(self, edge: Edge, known: FactorAxes, node: Node, mapping: Mapping) -> bool:
         node = self.graph.find(node)
         if node in self.fixed:
             return False
         now = self.sharding(node)
-        wanted = dimension_axes(known, mapping, rule, self.mesh)
+        wanted = dimension_axes(known, mapping, edge.rule, self.mesh)
         used, sizes = set(now.used) | now.manual, self.graph.shapes[node].dimensions
         dimensions = list(now.dimensions)
         for d, axes in enumerate(wanted):
@@ -95,10 +104,18 @@ class Propagation:
                     break
                 dimensions[d] = longer
                 used.add(axis)
+                self._trace(edge, node, axis)
         if tuple(dimensions) == now.dimensions:
             return False
         self.shardings[node] = now._replace(dimensions=tuple(dimensions))
         return True
+
+    def _trace(self, edge: Edge, node: Node, axis: int) -> None:
+        """Note from which annotation a node has an axis: that of another array of the edge."""
+        around = (self.origins.get(self.graph.find(n), {}) for n in (*edge.results, *edge.operands) if n is not None)
+        origin = next((origins[axis] for origins in around if axis in origins), None)
+        if origin is not None:
+            self.origins.setdefault(node, {}).setdefault(axis, origin)
 
     def _spread_manual(self) -> None:
         """What is computed from what each device has of its own is its own, too."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hloc.ir import Computation, Instruction, Module, PaddingDim, Shape, Verbatim, array
+from hloc.ops.collectives import EXCHANGES
 from hloc.passes.expressions import Body, Expressions, combiner
 from hloc.passes.rewriter import Channels, Names
 from hloc.passes.spmd_partitioner.choice import Joining
@@ -24,13 +25,15 @@ from hloc.sharding.meshes import Axes, AxisSharding, DeviceMesh, iota
 
 class Emitter(Body):
     """A computation of one device under construction. like: the instruction that is being partitioned, whose place and
-    metadata new ones have."""
+    metadata new ones have; moved: its operand that gets another sharding just now; made_for: see PassContext."""
 
-    def __init__(self, module: Module, mesh: DeviceMesh, channels: Channels, original: Computation):
+    def __init__(self, module: Module, mesh: DeviceMesh, channels: Channels, original: Computation,
+                 made_for: dict[int, tuple[Instruction, ...]]):
         super().__init__(original.span)
         self.names = Names(())
-        self.module, self.mesh, self.channels = module, mesh, channels
+        self.module, self.mesh, self.channels, self.made_for = module, mesh, channels, made_for
         self.like: Instruction | None = None
+        self.moved: Instruction | None = None
         self.e = Expressions(self)
         self._numbers: dict[bytes, Instruction] = {}
         self._resharded: dict[tuple, Instruction] = {}
@@ -43,6 +46,9 @@ class Emitter(Body):
             new.span = self.like.span
             if "metadata" in self.like.attributes:
                 new.attributes.setdefault("metadata", self.like.attributes["metadata"])
+            if opcode in EXCHANGES:
+                operands = self.like.operands if self.moved is None else [self.moved]
+                self.made_for[new.attributes["channel_id"]] = (*operands, self.like)
         return new
 
     # -- where this device is ------------------------------------------------------------------------------------------

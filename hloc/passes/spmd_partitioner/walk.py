@@ -68,7 +68,8 @@ class _Walk:
     def __init__(self, partitioner: Partitioner, computation: Computation):
         self.partitioner, self.computation = partitioner, computation
         self.mesh = partitioner.mesh
-        self.emitter = Emitter(partitioner.module, self.mesh, partitioner.channels, computation)
+        self.emitter = Emitter(partitioner.module, self.mesh, partitioner.channels, computation,
+                               partitioner.context.made_for)
         self.values: dict[Instruction, Instruction] = {}
         self.of = partitioner.shardings
 
@@ -102,12 +103,14 @@ class _Walk:
 
     def part(self, instruction: Instruction, target: AxisSharding) -> Instruction:
         """An array operand in the sharding `target`."""
-        sizes = instruction.shape.dimensions
-        return self.emitter.reshard(self.values[instruction], sizes, self.of(instruction)[0], target)
+        return self.tree(instruction, [target])
 
     def tree(self, instruction: Instruction, target: Sequence[AxisSharding]) -> Instruction:
         """An operand, which may be a tuple, with its parts in such shardings."""
-        return self._tree(self.values[instruction], instruction.shape, self.of(instruction), target)
+        self.emitter.moved = instruction
+        moved = self._tree(self.values[instruction], instruction.shape, self.of(instruction), target)
+        self.emitter.moved = None
+        return moved
 
     def _tree(self, value: Instruction, shape: Shape, source: Sequence[AxisSharding],
               target: Sequence[AxisSharding]) -> Instruction:

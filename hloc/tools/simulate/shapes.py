@@ -11,8 +11,9 @@ from typing import NamedTuple
 from hloc.api import Options
 from hloc.errors import HlocError, UsageError
 from hloc.ir import Module
+from hloc.tools.mesh_axes import axis_sizes
 from hloc.tools.simulate.cluster import Cluster
-from hloc.tools.simulate.simulation import Simulation, axis_sizes, one_device, simulate
+from hloc.tools.simulate.simulation import Simulation, one_device, simulate
 
 MOST_SHAPES = 300
 

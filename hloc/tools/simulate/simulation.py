@@ -7,15 +7,13 @@ In: a module, a mesh, a Cluster. Out: a Simulation. All devices run one program 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
 from hloc.analysis.aliasing import leaf_values, module_invariants
 from hloc.analysis.asynchronous import base_of, started
-from hloc.analysis.communication import Counts, counts_of, exchange_of, largest_group
+from hloc.analysis.communication import Counts, axes_between, counts_of, exchange_of, largest_group
 from hloc.analysis.links import Exchange
 from hloc.analysis.liveness import peak_bytes
 from hloc.analysis.timeline import Timeline, replay
@@ -28,10 +26,9 @@ from hloc.ops.collectives import EXCHANGES
 from hloc.parallel import Partition, Warn, partition
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import OVERLAP
-from hloc.passes.remeshing import annotated_mesh
 from hloc.passes.runner import run_passes
 from hloc.sharding.meshes import DeviceMesh
-from hloc.sharding.sdy import frontend_attributes, meshes_of
+from hloc.tools.mesh_axes import axis_sizes, with_names
 from hloc.tools.report.times import seconds_by_instruction
 from hloc.tools.simulate.cluster import Cluster
 from hloc.tools.simulate.expected import expected_seconds
@@ -101,7 +98,7 @@ def simulate(module: Module, mesh: Mapping[str, int] | None, cluster: Cluster, *
     """
     divided = one_device(module, mesh, strict=strict, warn=warn)
     sizes = axis_sizes(module, divided, mesh)
-    named = _with_names(divided.mesh, sizes)
+    named = with_names(divided.mesh, sizes)
     if divided.count > cluster.devices:
         raise UsageError(f"the mesh has {divided.count:,} devices, {cluster.name} {cluster.devices:,}: its levels join "
                          f"{' x '.join(str(level.joins) for level in cluster.levels)}")
@@ -154,32 +151,6 @@ def _counts(divided: Partition) -> tuple[int, int]:
     return (replicas, partitions) if replicas * partitions == divided.count else (1, divided.count)
 
 
-def axis_sizes(module: Module, divided: Partition, asked: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The axes of a partition by name, those of size 1, too: as the annotations or the text name them, else as they
-    were asked for, else axis0 and so on. {} where the module came partitioned."""
-    if divided.mesh is None:
-        return {}
-    found = dict(zip(divided.mesh.names, divided.mesh.sizes))
-    written = meshes_of(frontend_attributes(str(module.attributes.get("frontend_attributes", "{}"))))
-    annotated = annotated_mesh(module)
-    for named in [*([annotated] if annotated else []), *written.values()]:
-        sizes = dict(named.axes)
-        if asked and set(asked) == set(sizes):
-            sizes = {name: asked[name] for name in sizes}
-        if _real(sizes.values()) == divided.mesh.sizes:
-            return sizes
-    return dict(asked) if asked and _real(asked.values()) == divided.mesh.sizes else found
-
-
-def _real(sizes: Iterable[int]) -> tuple[int, ...]:
-    return tuple(size for size in sizes if size > 1)
-
-
-def _with_names(mesh: DeviceMesh | None, sizes: Mapping[str, int]) -> DeviceMesh | None:
-    names = tuple(name for name, size in sizes.items() if size > 1)
-    return mesh._replace(names=names) if mesh is not None and len(names) == len(mesh.sizes) else mesh
-
-
 def _arena(module: Module) -> int:
     """Bytes of the arrays in use at once in the entry."""
     values = leaf_values(module.entry, module_invariants(module))
@@ -194,10 +165,8 @@ def _unknown(program: Program) -> tuple[str, ...]:
 
 def axes_of(instruction: Instruction, counts: Counts, mesh: DeviceMesh | None) -> str:
     """The axes of the mesh along which the devices of a collective differ: "data, model"; "" without a mesh."""
-    if mesh is None or mesh.size != counts.devices:
-        return NO_AXES
-    places = np.argwhere(np.isin(mesh.grid(), largest_group(instruction, counts)))       # a row for each device
-    return mesh.named(axis for axis, along in enumerate(places.T) if len(np.unique(along)) > 1)
+    axes = axes_between(instruction, counts, mesh)
+    return mesh.named(axes) if mesh is not None and axes else NO_AXES
 
 
 def _traffic(timeline: Timeline, exchanges: Mapping[Instruction, Exchange], axes: Mapping[Instruction, str],
