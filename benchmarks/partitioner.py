@@ -5,7 +5,8 @@
 benchmarks/sharded_programs has the programs: data, tensor, sequence, expert and pipeline parallel, FSDP, images by
 rows; forward and training. Of each: whether the results of the partitioned text on all devices are those of the
 evaluator on the whole text (of JAX where the text has regions for one device, which the evaluator cannot run); bytes
-that a device sends, relative to XLA's partitioned text; the peak of memory that `hloc memory` finds in both.
+that a device sends, relative to XLA's partitioned text; the peak of memory that `hloc memory` finds in both, and that
+of arrays alone: of such small programs the workspace of one kernel may be the largest part.
 """
 from __future__ import annotations
 
@@ -75,15 +76,16 @@ def error_of(divided: Partition, path: Path, arrays: np.lib.npyio.NpzFile) -> fl
     return max(map(far, results, wanted))
 
 
-def peak_of(module: Module) -> int | None:
-    """Bytes of a device's memory; None where hloc has no plan for a text of XLA's."""
+def peaks_of(module: Module) -> tuple[int, int] | tuple[None, None]:
+    """Bytes of a device's memory, and those of arrays alone; None where hloc has no plan for a text of XLA's."""
     target = find("cpu")
     try:
         optimized, _ = optimized_plan(module, target, Options())
-        return memory_use(optimized, target.machine, target.workspace).peak
+        workspace, machine = target.workspace, target.machine
+        return memory_use(optimized, machine, workspace).peak, memory_use(optimized, machine).peak
     except HlocError as error:
         print(f"{module.name}: {error}", file=sys.stderr)
-        return None
+        return None, None
 
 
 def measured(folder: Path, name: str, count: int) -> dict:
@@ -93,8 +95,10 @@ def measured(folder: Path, name: str, count: int) -> dict:
     theirs = parse_module((folder / f"{name}.after.hlo").read_text(), name)
     with np.load(folder / f"{name}.npz") as arrays:
         error = error_of(divided, path, arrays)
+    (peak, arrays_peak), (peak_xla, arrays_peak_xla) = peaks_of(divided.module), peaks_of(theirs)
     return {"program": name, "devices": count, "error": error, "sent": bytes_sent(divided.module),
-            "sent_xla": bytes_sent(theirs), "peak": peak_of(divided.module), "peak_xla": peak_of(theirs)}
+            "sent_xla": bytes_sent(theirs), "peak": peak, "peak_xla": peak_xla, "arrays": arrays_peak,
+            "arrays_xla": arrays_peak_xla}
 
 
 def ratio(ours: float | None, theirs: float | None) -> float:
@@ -105,22 +109,22 @@ def ratio(ours: float | None, theirs: float | None) -> float:
 
 
 def table(rows: Sequence[dict]) -> str:
-    lines = ["| program | devices | equal | bytes sent | of XLA's | peak | of XLA's |",
-             "|---|---:|---|---:|---:|---:|---:|"]
+    lines = ["| program | devices | equal | bytes sent | of XLA's | peak | of XLA's | arrays | of XLA's |",
+             "|---|---:|---|---:|---:|---:|---:|---:|---:|"]
     for row in rows:
         equal = "yes" if row["error"] < LARGEST_ERROR else f"no, {row['error']:.1e}"
-        sent, peak = ratio(row["sent"], row["sent_xla"]), ratio(row["peak"], row["peak_xla"])
+        sent, peak, arrays = (ratio(row[key], row[f"{key}_xla"]) for key in ("sent", "peak", "arrays"))
         lines.append(f"| {row['program']} | {row['devices']} | {equal} | {row['sent']:,.0f} | {sent:.2f} | "
-                     f"{row['peak'] or 0:,} | {peak:.2f} |")
+                     f"{row['peak'] or 0:,} | {peak:.2f} | {row['arrays'] or 0:,} | {arrays:.2f} |")
     return "\n".join(lines)
 
 
 def summary(rows: Sequence[dict]) -> str:
     """What is above the limits."""
-    sent = [(ratio(r["sent"], r["sent_xla"]), r) for r in rows]
-    peaks = [(ratio(r["peak"], r["peak_xla"]), r) for r in rows]
     lines = [f"{len(rows)} programs, {sum(r['error'] < LARGEST_ERROR for r in rows)} equal"]
-    for what, found, most in (("bytes sent", sent, MOST_SENT), ("peak", peaks, MOST_PEAK)):
+    for what, key, most in (("bytes sent", "sent", MOST_SENT), ("peak", "peak", MOST_PEAK),
+                            ("arrays", "arrays", MOST_PEAK)):
+        found = [(ratio(r[key], r[f"{key}_xla"]), r) for r in rows]
         above = [f"{r['program']} on {r['devices']} ({value:.2f})" for value, r in found if value > most]
         lines.append(f"{what}: {sum(v <= most for v, _ in found)} at most {most} of XLA's; above: "
                      f"{', '.join(above) or 'none'}")
