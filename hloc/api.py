@@ -57,7 +57,7 @@ class Options:
                   loop one by one; None: no trace
     march         the CPU to compile for, as for the C compiler's -march: native, x86-64-v3 ...; target cpu
     tuning        the file of measured algorithms of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
-    schedule      a file of schedules of loops that reduce (hloc/kernels/schedule/file.py); target cpu
+    schedule      a file of schedules of loops (hloc/kernels/schedule/file.py); target cpu
     bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
     seconds       of one run of an instruction, where more is known than passes can tell (hloc/passes/context.py)
     device        which of several devices the program runs on (hloc/evaluate); collectives exchange data through it

@@ -47,7 +47,6 @@ from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
-from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
 from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
 from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
@@ -385,36 +384,6 @@ def test_the_last_block_of_a_long_loop_may_be_short():
     assert is_wide(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
 
 
-@pytest.mark.parametrize("type, columns, calls", [("f16", 1000, 4), ("f16", 40, 2), ("f16", 7, 0), ("bf16", 1000, 0)])
-def test_loops_over_f16_convert_by_rows(type, columns, calls):
-    i, j = Var("i", INDEX), Var("j", INDEX)
-    place = index_apply("add", index_apply("multiply", i, Const(columns, INDEX)), j)
-    value = Apply("tanh", (Apply("convert", (Load("x", place, type),), "f32"),), "f32")
-    inner = For("j", columns, VECTOR, (Store("y", place, Apply("convert", (value,), type)),))
-    buffers = (Buffer("x", type, 9 * columns), Buffer("y", type, 9 * columns, "write"))
-    kernel = half_conversion(Kernel("k", buffers, (For("i", 9, PARALLEL, (inner,)),)), MACHINE)
-    verify_kernel(kernel)
-    assert print_kernel(kernel, C, "k", printer=RowPrinter()).count("_row_f16(") == calls
-
-
-@pytest.mark.parametrize("columns, rows, calls", [(1000, True, 2), (128, True, 1), (96, True, 2), (20, True, 1),
-                                                  (7, True, 0), (96, False, 2), (100, False, 1), (40, False, 0)])
-def test_roundings_to_f16_are_the_cpus_own(columns, rows, calls):
-    """tanh(x * x) of f16: the rounding inside is a call, in groups of lanes and in what is left of them, that of the
-    result is its narrowing; not in short loops, nor in what is no whole group beside arrays that are read where they
-    lie."""
-    j = Var("j", INDEX)
-    x = Apply("convert", (Load("x", j, "f16"),), "f32") if rows else Load("x", j, "f32")
-    square = Apply("convert", (Apply("convert", (Apply("multiply", (x, x), "f32"),), "f16"),), "f32")
-    again = Apply("convert", (Apply("convert", (Apply("tanh", (square,), "f32"),), "f16"),), "f32")
-    inner = For("j", columns, VECTOR, (Store("y", j, Apply("convert", (again,), "f16")),))
-    buffers = (Buffer("x", "f16" if rows else "f32", columns), Buffer("y", "f16", columns, "write"))
-    kernel = half_conversion(Kernel("k", buffers, (inner,)), MACHINE)
-    verify_kernel(kernel)
-    text = print_kernel(kernel, C, "k", printer=RowPrinter())
-    assert text.count("hloc_round_row_f16(") == calls
-
-
 def _innermost(statements):
     while any(isinstance(s, For) for s in statements):
         statements = next(s for s in statements if isinstance(s, For)).body
@@ -440,7 +409,7 @@ def test_what_a_row_shares_stands_in_front_of_its_columns():
     """A product's epilogue asks data for a place once for each row."""
     text = SEPARATOR.split((DATA / "kernels" / "products.hlo").read_text(encoding="utf-8"))[-1]
     tile = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    of_row, of_column = epilogue_of(tile).function.text.split("#pragma omp simd")
+    of_row, of_column = epilogue_of(tile, MACHINE).function.text.split("#pragma omp simd")
     assert "hloc_maximum_s32(" in of_row and "hloc_maximum_s32(" not in of_column
 
 

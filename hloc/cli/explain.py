@@ -32,7 +32,7 @@ Examples:
   hloc explain model.hlo                    # the largest arrays between kernels, and why they are not fused
   hloc explain model.hlo --about dot.7      # one instruction, by its name before or after fusion
   hloc explain model.hlo --kernels          # the kernels themselves
-  hloc explain model.hlo --schedule         # how the loops that reduce become vectors, and what was considered
+  hloc explain model.hlo --schedule         # how loops become vectors, and what was considered
   hloc explain model.hlo -t h200 --kernels  # predicted time on a GPU, and what bounds it
   hloc explain model.hlo --json | jq '.reasons'"""
 
@@ -42,7 +42,7 @@ Examples:
 @click.option("--target", "-t", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, h100, sm_90a ...")
 @click.option("--about", metavar="NAME", help="Show only the kernel and the edges of this instruction.")
 @click.option("--kernels", "show_kernels", is_flag=True, help="List the kernels instead of the edges between them.")
-@click.option("--schedule", is_flag=True, help="List the schedules of loops that reduce, with the cheapest that were "
+@click.option("--schedule", is_flag=True, help="List the schedules of loops, with the cheapest that were "
               "considered, in the form that hloc run --schedule reads; for target cpu.")
 @click.option("--top", default=25, show_default=True, type=click.IntRange(0), metavar="N",
               help="Number of rows listed.")
@@ -61,8 +61,8 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
     With --kernels and a GPU as --target, each kernel has the microseconds that the cost model predicts, how often it
     runs, and what bounds it (DRAM, L2, tensor, issue, latency, launch); --json adds other GPUs. No GPU is needed.
 
-    With --schedule, each loop that reduces has its schedule: the steps that make vectors, accumulators and the last
-    iterations of it. Comments above it list the cheapest --top schedules that apply, with predicted cycles.
+    With --schedule, each loop that reduces or converts f16 has its schedule: the steps that make vectors, accumulators
+    and the last iterations of it. Comments above it list the cheapest --top schedules that apply, with their cycles.
 
     With --memory-limit, a table lists the arrays that are computed again to keep it.
 
@@ -134,7 +134,7 @@ def _show_schedules(read, target: str, passes: dict, top: int, as_json: bool) ->
              "candidates": [{"schedule": c.text, "cycles": round(c.cycles, 1)} for c in one.ranked]}
             for one in found]}, indent=1))
         return
-    click.echo("\n\n".join(one.text(top) for one in found) or "// no loop that reduces has a schedule")
+    click.echo("\n\n".join(one.text(top) for one in found) or "// no loop has a schedule")
 
 
 def _about(told, name: str):

@@ -153,7 +153,7 @@ tuning_option = click.option(
 
 schedule_option = click.option(
     "--schedule", metavar="FILE",
-    help="File with schedules of loops that reduce, instead of those that hloc chooses, for target cpu. hloc explain "
+    help="File with schedules of loops, instead of those that hloc chooses, for target cpu. hloc explain "
          "--schedule prints them in this form.")
 
 

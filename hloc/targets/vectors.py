@@ -104,6 +104,8 @@ def _register(bits: int, bytes: int) -> str:
 
 INSTRUCTIONS = {(row.op, row.source, row.result): row for row in (*_widenings(), *_halves(), *_extrema())}
 
+CONVERTED = frozenset((element_of(row.source), element_of(row.result)) for row in _halves())
+
 
 # -- expressions -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The schedules of a program's loops that reduce: `hloc explain --schedule`.
+"""The schedules of a program's loops: `hloc explain --schedule`.
 
     for one in schedules_of(module, find("cpu")): print(one.text(most=5))
 """
@@ -15,11 +15,11 @@ from hloc.tools.kernel_passes import kernels_of
 
 
 class LoopSchedules(NamedTuple):
-    """name: of the loop, as files of schedules have it; ranked: all schedules that apply, the cheapest first, which is
-    chosen."""
+    """name: of the loop, as files of schedules have it; iterations: None if only the run knows them; ranked: all
+    schedules that apply, the cheapest first, which is chosen."""
 
     name: str
-    iterations: int
+    iterations: int | None
     ranked: list[Candidate]
 
     def text(self, most: int) -> str:
@@ -28,7 +28,7 @@ class LoopSchedules(NamedTuple):
 
 
 def schedules_of(module: Module, target: Target, options: Options | None = None) -> list[LoopSchedules]:
-    """All loops that reduce and have a schedule, in the order of their kernels; the module is optimized in place."""
+    """All loops that have a schedule, in the order of their kernels; the module is optimized in place."""
     from hloc.targets.cpu.program.sources import loop_names
     kernels = kernels_of(module, target, options)
     return [LoopSchedules(name, nest.axes[0].extent, candidates(nest, target.machine))

@@ -21,6 +21,7 @@ from hloc.kernels.vectors import bits_of
 from hloc.machine import Machine
 
 ACCUMULATORS = (1, 2, 4)
+TYPICAL = 1000                  # iterations of a loop, where only the run knows them
 
 
 class Candidate(NamedTuple):
@@ -37,9 +38,10 @@ class Candidate(NamedTuple):
 def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
     """All schedules that apply, the cheapest first."""
     found = []
+    measured = nest if isinstance(nest.loop.extent, int) else nest_of(nest.loop._replace(extent=TYPICAL), nest.local)
     for steps in dict.fromkeys(_rules(nest, machine)):
         try:
-            body = lower(apply_steps(nest, steps), count())
+            body = lower(apply_steps(measured, steps), count())
         except Refused:
             continue
         found.append(Candidate(steps, cost(body, constants(machine.arch), nest.local)))
@@ -63,12 +65,21 @@ def _rules(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
 
 
 def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
-    """Vectors along the loop, of several lengths, with several accumulators."""
-    axis, extent = nest.loop.name, nest.loop.trip_count
+    """Vectors along the loop, one or several in an iteration, with accumulators of their own; where lanes are joined,
+    also shorter vectors than the loop fills."""
+    axis, extent = nest.loop.name, nest.axes[0].extent
     lanes = machine.vector_bytes * 8 // max(bits_of(t) for t in nest.types)
     while lanes > 1 and enough_bytes(nest.types, lanes):
-        for tail in TAILS[:1] if extent % lanes == 0 else TAILS:
+        for tail in TAILS[2:] if extent is None or extent < lanes else TAILS[:2] if extent % lanes else TAILS[:1]:
             steps: tuple[Step, ...] = (("split", (axis, lanes, tail)), ("vectorize", (axis + "i", lanes)))
             for several in ACCUMULATORS:
-                yield steps + ((("rfactor", (axis + "o", several)),) if several > 1 else ())
+                yield steps + _several(nest, axis + "o", several)
+        if extent is None or extent >= lanes and not nest.reduces:
+            return
         lanes //= 2
+
+
+def _several(nest: Nest, axis: str, n: int) -> tuple[Step, ...]:
+    if n == 1:
+        return ()
+    return (("rfactor", (axis, n)),) if nest.reduces else (("split", (axis, n, "peel")), ("unroll", (axis + "i",)))

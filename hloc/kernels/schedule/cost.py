@@ -4,8 +4,9 @@ In: the statements of one iteration of an outer loop, and constants of a CPU. Ou
 
 It is the most of three: the work of the busiest unit (loads, stores, arithmetic, shuffles, division), the operations
 that a CPU issues, and the longest chain of operations that wait for each other; of a chain only a part, if the CPU's
-window holds several iterations. Loads and stores that cross cache lines count more, and so do loads that span what two
-stores to a local array left. Bytes from memory are the same for all schedules of a nest, and are not counted.
+window holds several iterations that do not wait for each other's stores. Loads and stores that cross cache lines count
+more, and so do loads that span what two stores to a local array left. Bytes from memory are the same for all schedules
+of a nest, and are not counted.
 
 Constants are in cpu_costs.json, fitted by benchmarks/fit_cpu_costs.py to measured kernels.
 """
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hloc.kernels.affine import affine
-from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Mutable, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import MASKS, bits_of, bytes_of, element_of, is_vector
+from hloc.kernels.walks import loads
 from hloc.ops.table import SCALARS
 
 LINE, REGISTER = 64, 64         # bytes of a cache line, and of the widest register
@@ -49,8 +51,11 @@ def constants(name: str) -> Constants:
 
 def cost(body: Iterable[Stmt], machine: Constants, local: Collection[str] = ()) -> float:
     """Cycles of one iteration of a loop around these statements. local: arrays that were stored just before."""
-    work = _Counter(machine, local).work(tuple(body))
-    return max(busy(work, machine), work.path / held(work, machine["window"]))
+    body = tuple(body)
+    work = _Counter(machine, local).work(body)
+    stored = {s.buffer for s in body if isinstance(s, Store)}
+    waits = any(load.buffer in stored.intersection(local) for load in loads(body))      # for the iteration before
+    return max(busy(work, machine), work.path / (1 if waits else held(work, machine["window"])))
 
 
 def busy(work: Work, machine: Constants) -> float:
@@ -79,6 +84,8 @@ class _Counter:
             if isinstance(s, For):
                 loops.append(self.loop(s))
                 path += loops[-1].path
+                continue
+            if isinstance(s, Local):
                 continue
             assert isinstance(s, (Let, Mutable, Assign, Store))         # as nest_of and lower have it
             done = self.value(s.initial if isinstance(s, Mutable) else s.value, units, seen)

@@ -5,8 +5,8 @@
     //     7.0  split(i1,16,peel) vectorize(i1i,16)
     k0_reduce_add.0 split(i1,16,overlap) vectorize(i1i,16)
 
-A line holds a kernel's C function, the number of one of its loops that reduce, and the steps. Text behind // is a
-comment. Loops that a file does not name have the schedules that hloc chooses.
+A line holds a kernel's C function, the number of one of its loops that have schedules, and the steps. Text behind // is
+a comment. Loops that a file does not name have the schedules that hloc chooses.
 """
 from __future__ import annotations
 
@@ -61,13 +61,14 @@ def refuse_unknown(given: Mapping[str, Given], names: Iterable[str]) -> None:
     for name, one in given.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            raise ParseError(f"no loop {name} that reduces in this program", one.span,
+            raise ParseError(f"no loop {name} with a schedule in this program", one.span,
                              hint=f"did you mean {near[0]}?" if near else "hloc explain --schedule lists them")
 
 
-def schedule_text(name: str, iterations: int, ranked: list[Candidate], chosen: tuple[Step, ...], most: int) -> str:
+def schedule_text(name: str, iterations: int | None, ranked: list[Candidate], chosen: tuple[Step, ...],
+                  most: int) -> str:
     """The lines of one loop: the cheapest `most` schedules as comments, and the chosen one."""
     count = "1 schedule" if len(ranked) == 1 else f"{len(ranked)} schedules"
-    lines = [f"// {name}: {iterations} iterations; {count}, by predicted cycles",
+    lines = [f"// {name}: {'some' if iterations is None else iterations} iterations; {count}, by predicted cycles",
              *(f"// {one.cycles:7.1f}  {one.text}" for one in ranked[:most])]
     return "\n".join([*lines, f"{name} {steps_text(chosen)}"])

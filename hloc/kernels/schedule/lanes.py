@@ -11,13 +11,14 @@ with that of the value, accumulator, buffer or loop that it is a part of; hloc/t
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Along
-from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, Let, Load, Stmt, Store, Var
-from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
+from hloc.kernels.operations import HEAVY
+from hloc.kernels.schedule.nest import Nest, Singles
 from hloc.kernels.vectors import MASKS, bits_of, compared, element_of, is_vector, vector
 from hloc.kernels.walks import with_parts
 
@@ -47,41 +48,83 @@ def is_rounded(value: Expr) -> bool:
 
 
 class Piece(NamedTuple):
-    """values: Lets; taken: the term of each accumulator, by its name; stores: of the results."""
+    """values: Lets, and loops over single lanes; taken: the term of each accumulator, by its name; stores: of the
+    results."""
 
     values: tuple[Stmt, ...]
     taken: dict[str, Expr]
     stores: tuple[Stmt, ...]
 
 
-def piece(nest: Nest, start: Expr, lanes: int, names: Iterator[int]) -> Piece:
-    """All stages for the iterations start ... start + lanes - 1. names: numbers for new names."""
-    return _Lanes(nest, start, lanes, names).piece()
+def piece(nest: Nest, start: Expr, lanes: int, names: Iterator[int], count: Expr | None = None) -> Piece:
+    """All stages for the iterations start ... start + lanes - 1; with a count, only for so many of them. names: numbers
+    for new names."""
+    return _Lanes(nest, start, lanes, names, count).piece()
 
 
 class _Lanes:
-    def __init__(self, nest: Nest, start: Expr, lanes: int, names: Iterator[int]) -> None:
-        self.nest, self.start, self.lanes, self.names = nest, start, lanes, names
-        self.along = Along(nest.loop)
+    """stage: the name of the stage that is computed."""
+
+    def __init__(self, nest: Nest, start: Expr, lanes: int, names: Iterator[int], count: Expr | None) -> None:
+        self.nest, self.start, self.lanes, self.names, self.count = nest, start, lanes, names, count
+        self.singles = Singles(nest.loop)
+        self.along = self.singles.along
         self.known: dict[str, Expr] = {}
         self.values: list[Stmt] = []
+        self.stage = ""
 
     def piece(self) -> Piece:
-        taken, stores = {}, []
+        taken: dict[str, Expr] = {}
+        stores: list[Stmt] = []
         for stage in self.nest.stages:
             s = stage.statement
             if isinstance(s, Let) and s.value.type == INDEX:
                 self.known[s.name] = self.place(s.value)
                 continue
+            self.stage = s.buffer if isinstance(s, Store) else s.name
             value = self.value(stage.term)
             if isinstance(s, Let):
                 self.known[s.name] = self.named(s.name, value)
             elif isinstance(s, Assign):
                 taken[s.name] = self.named(s.name, value)
             else:
-                stored = self.spread(self.named(s.buffer, value))
-                stores.append(Store(s.buffer, self.place(s.position), self.in_memory(stored)))
+                stores += self.stored(s, self.in_memory(self.spread(self.named(s.buffer, value))))
         return Piece(tuple(self.values), taken, tuple(stores))
+
+    def stored(self, s: Store, value: Expr) -> Iterable[Stmt]:
+        """The lanes of a value in memory."""
+        if self.lanes == 1 or self.along.step(s.position) == 1 and self.count is None:
+            return (Store(s.buffer, self.place(s.position), value),)
+        array = Local(part_name(s.buffer, VALUE, self.names), element_of(value.type), self.lanes)
+        lane = Var(part_name(self.nest.loop.name, PLACE, self.names), INDEX)
+        one = Store(s.buffer, self.of_lane(s.position, lane), Load(array.name, lane, array.type))
+        return array, Store(array.name, Const(0, INDEX), value), For(lane.name, self.extent, SERIAL, (one,))
+
+    @property
+    def extent(self) -> int | Expr:
+        """The number of lanes that are iterations of the loop."""
+        if self.count is None:
+            return self.lanes
+        return self.count.integer if isinstance(self.count, Const) else self.count
+
+    def one_by_one(self, e: Expr) -> Expr:
+        """An expression computed for each lane by itself."""
+        if self.lanes == 1:
+            return self.of_lane(e, Const(0, INDEX))
+        array = Local(part_name(self.stage, VALUE, self.names), e.type, self.lanes)
+        lane = Var(part_name(self.nest.loop.name, PLACE, self.names), INDEX)
+        one = Store(array.name, lane, self.of_lane(e, lane))
+        self.values += [array, For(lane.name, self.extent, SERIAL, (one,))]
+        return Load(array.name, Const(0, INDEX), vector(e.type, self.lanes))
+
+    def of_lane(self, e: Expr, lane: Expr) -> Expr:
+        """An expression of the loop for one lane."""
+        if isinstance(e, Var) and e.name == self.nest.loop.name:
+            return index_apply("add", self.start, lane)
+        if isinstance(e, Var):
+            let = self.nest.lets.get(e.name)
+            return e if let is None else self.of_lane(let, lane)
+        return with_parts(e, lambda part: self.of_lane(part, lane))
 
     def named(self, name: str, value: Expr) -> Expr:
         if isinstance(value, (Const, Var)):
@@ -106,10 +149,12 @@ class _Lanes:
     def value(self, e: Expr) -> Expr:
         if isinstance(e, Var):
             return self.known.get(e.name, e)
-        if isinstance(e, Load):
-            return self.load(e)
         if isinstance(e, Const):
             return e
+        if self.singles.reason(e):
+            return self.of_memory(self.one_by_one(e))
+        if isinstance(e, Load):
+            return self.load(e)
         if e.op == "convert" and e.arguments[0].type == INDEX:
             return self.position_value(e)
         arguments = tuple(map(self.value, e.arguments))
@@ -118,11 +163,16 @@ class _Lanes:
         return self.apply(e, arguments)
 
     def load(self, e: Load) -> Expr:
-        step = self.along.step(e.position)
-        load = Load(e.buffer, self.place(e.position), vector(e.type, self.lanes) if step else e.type)
-        if step and e.type == "pred" and self.lanes > 1:
-            return Apply("convert", (load,), vector("mask8", self.lanes))
-        return load
+        if not self.along.step(e.position):
+            return Load(e.buffer, self.place(e.position), e.type)
+        if self.count is not None:
+            return self.of_memory(self.one_by_one(e))
+        return self.of_memory(Load(e.buffer, self.place(e.position), vector(e.type, self.lanes)))
+
+    def of_memory(self, value: Expr) -> Expr:
+        """A value as it is computed: bytes as masks."""
+        is_mask = element_of(value.type) == "pred" and self.lanes > 1
+        return Apply("convert", (value,), vector("mask8", self.lanes)) if is_mask else value
 
     def position_value(self, e: Apply) -> Expr:
         """A position as a number."""
@@ -144,7 +194,8 @@ class _Lanes:
             return Apply(e.op, tuple(self.mask(a, bits) for a in arguments), vector(f"mask{bits}", self.lanes))
         spread = tuple(self.spread(self.unmasked(a)) for a in arguments)
         result = compared(spread[0].type) if e.type == "pred" else vector(e.type, self.lanes)
-        return Apply(e.op, spread, result, e.immediate)
+        value = Apply(e.op, spread, result, e.immediate)
+        return self.named(self.stage, value) if e.op in HEAVY else value
 
     def unmasked(self, value: Expr) -> Expr:
         """A mask that is compared, as bytes."""
@@ -174,7 +225,9 @@ class _Lanes:
             return Apply("compare_ne", (value, self.spread(Const(0, source))), compared(value.type))
         if (source, type) in THROUGH:
             value = Apply("convert", (value,), vector(THROUGH[source, type], self.lanes))
-        if (source, type) == ("bf16", "f32") and not is_rounded(value):
+        if type == "f32" and is_rounded(value):
+            return self.named(self.stage, Apply(op, (value,), result))
+        if (source, type) == ("bf16", "f32"):
             bits = Apply("convert", (Apply("bitcast", (value,), vector("u16", self.lanes)),), vector("u32", self.lanes))
             moved = Apply("shift_left", (bits, self.spread(Const(BITS_OF_BF16, "u32"))), bits.type)
             return Apply("bitcast", (moved,), result)

@@ -9,10 +9,10 @@ In: a Nest after its steps. Out: the statements that replace its loop.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Var
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.lanes import ACCUMULATOR, GROUP, PLACE, VALUE, Piece, in_all_lanes, part_name, piece
 from hloc.kernels.schedule.nest import UNROLL, Nest, Refused
@@ -58,43 +58,74 @@ class _Lowering:
         self.out: list[Stmt] = []
 
     def statements(self) -> tuple[Stmt, ...]:
-        extent = self.nest.loop.trip_count
+        if not isinstance(self.nest.loop.extent, int):
+            self.of_unknown_extent(self.nest.loop.extent)
+            return tuple(self.out)
+        extent = self.nest.loop.extent
         whole, rest = divmod(extent, self.lanes)
         moved_back: Piece | None = None
         if rest and self.tail == "overlap":                     # first: a store may be to what it reads
-            self._refuse_reads_of_writes()
             moved_back = self.piece(Const(extent - self.lanes, INDEX), self.lanes)
             self.take(moved_back, self.lanes, 0, self.lanes - rest)
         groups = whole // self.copies
         if groups > 1:
             self.loop(groups)
         done = groups * self.copies if groups > 1 else 0
-        for n in range(done, whole):
-            self.straight(Const(n * self.lanes, INDEX), self.lanes, n)
+        for n, made in enumerate(self.pieces(Const(n * self.lanes, INDEX) for n in range(done, whole))):
+            self.take(made, self.lanes, (done + n) % self.copies if self.is_factored else 0)
+            self.out += made.stores
         if moved_back is not None:
             self.out += moved_back.stores
+        elif rest and self.tail == "mask":
+            self.masked(Const(whole * self.lanes, INDEX), Const(rest, INDEX))
         elif rest:
             self.peel(whole * self.lanes, rest)
         for name in self.updates:
             self.join(name)
         return tuple(self.out)
 
-    def _refuse_reads_of_writes(self) -> None:
-        written: set[str] = set()
-        for stage in self.nest.stages:
-            if any(load.buffer in written for load in stage.loads):
-                raise Refused("what is written is read again: a vector that is moved back would read too early")
-            written |= {stage.statement.buffer} if isinstance(stage.statement, Store) else set()
+    def of_unknown_extent(self, extent: Expr) -> None:
+        """A loop over whole groups, and one over the vectors after these."""
+        if self.tail != "mask":
+            raise Refused(f"the number of iterations is not constant: no {self.tail}")
+        size = self.lanes * self.copies
+        groups = index_apply("divide", extent, Const(size, INDEX))
+        self.loop(groups)
+        done = index_apply("multiply", groups, Const(size, INDEX))
+        left = index_apply("subtract", extent, done)
+        before, self.out = self.out, []
+        counter, at, most = (part_name(self.nest.loop.name, kind, self.names) for kind in (GROUP, PLACE, PLACE))
+        behind = index_apply("multiply", Var(counter, INDEX), Const(self.lanes, INDEX))
+        count = Apply("minimum", (Const(self.lanes, INDEX), index_apply("subtract", left, behind)), INDEX)
+        self.out += [Let(at, index_apply("add", done, behind)), Let(most, count)]
+        self.masked(Var(at, INDEX), Var(most, INDEX))
+        body, self.out = tuple(self.out), before
+        rounded_up = index_apply("add", left, Const(self.lanes - 1, INDEX))
+        vectors = index_apply("divide", rounded_up, Const(self.lanes, INDEX))
+        self.out.append(For(counter, vectors, SERIAL, body))
+
+    def masked(self, start: Expr, count: Expr) -> None:
+        """The iterations that fill no vector, in a part of its lanes."""
+        if self.nest.reduces:
+            raise Refused("lanes that are no iterations would be combined")
+        made = piece(self.nest, start, self.lanes, self.names, count)
+        self.out += [*made.values, *made.stores]
 
     def piece(self, start: Expr, lanes: int) -> Piece:
         made = piece(self.nest, start, lanes, self.names)
         self.out += made.values
         return made
 
-    def straight(self, start: Expr, lanes: int, copy: int) -> None:
-        made = self.piece(start, lanes)
-        self.take(made, lanes, copy % self.copies if self.is_factored else 0)
+    def straight(self, start: int, lanes: int) -> None:
+        made = self.piece(Const(start, INDEX), lanes)
+        self.take(made, lanes, 0)
         self.out += made.stores
+
+    def pieces(self, starts: Iterable[Expr]) -> list[Piece]:
+        """Several vectors, each of which does a step before the next step begins."""
+        made = [piece(self.nest, start, self.lanes, self.names) for start in starts]
+        self.out += [s for step in zip(*(one.values for one in made)) for s in step]
+        return made
 
     def take(self, made: Piece, lanes: int, copy: int, skipped: int = 0) -> None:
         """Combine terms with accumulators; those of the first `skipped` lanes are left out."""
@@ -129,17 +160,15 @@ class _Lowering:
         value = identity(self.updates[name], vector(element_of(type), 1))
         return Apply("splat", (value,), type) if is_vector(type) else value
 
-    def loop(self, groups: int) -> None:
+    def loop(self, groups: int | Expr) -> None:
         """The loop over groups of `copies` vectors."""
         before, self.out = self.out, []
         counter, at = (part_name(self.nest.loop.name, kind, self.names) for kind in (GROUP, PLACE))
         start = Let(at, index_apply("multiply", Var(counter, INDEX), Const(self.lanes * self.copies, INDEX)))
         begin: list[Mutable] = []
-        for copy in range(self.copies):
-            place: Expr = Var(at, INDEX)
-            if copy:
-                place = index_apply("add", place, Const(copy * self.lanes, INDEX))
-            made = self.piece(place, self.lanes)
+        pieces = self.pieces(index_apply("add", Var(at, INDEX), Const(copy * self.lanes, INDEX))
+                             for copy in range(self.copies))
+        for copy, made in enumerate(pieces):
             for name, term in made.taken.items():
                 term = in_all_lanes(term, self.lanes)
                 own = self.variable(name, term.type, copy if self.is_factored else 0, begin)
@@ -165,13 +194,13 @@ class _Lowering:
         lanes = self.lanes // 2
         while lanes > 1 and enough_bytes(self.nest.types, lanes):
             if rest >= lanes:
-                self.straight(Const(start, INDEX), lanes, 0)
+                self.straight(start, lanes)
                 start, rest = start + lanes, rest - lanes
             lanes //= 2
         if rest > MOST_SINGLE:
             raise Refused(f"{rest} iterations would run one by one")
         for n in range(rest):
-            self.straight(Const(start + n, INDEX), 1, 0)
+            self.straight(start + n, 1)
 
     # -- joining
 

@@ -1,6 +1,6 @@
 """Nest: what a loop computes, without how it runs: axes, and stages over them.
 
-In: a VECTOR loop of the loop IR with accumulators. Out: a Nest, or Refused with the reason why there is none.
+In: a VECTOR loop of the loop IR. Out: a Nest, or Refused with the reason why there is none.
 
     vector i1 < 1000 {                axes    i1: 1000
       let t0 = in0[i0 * 1000 + i1]    stages  value t0, reads in0[1000 i0 + i1]
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
-from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Expr, For, Let, Load, Store, Var
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.monoids import MONOIDS, can_reassociate
 from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
 
 UNROLL = "unroll"               # the third kind of an axis, beside those of loops
-WITHOUT_LANES = ("called_", "row_", "widen", "narrow", "bits_read", "stochastic_convert")
+WITHOUT_LANES = ("called_", "row_", "bits_read", "stochastic_convert")
 
 
 class Refused(Exception):
@@ -30,15 +30,15 @@ class Refused(Exception):
 
 
 class Axis(NamedTuple):
-    """kind: serial, vector (its iterations are lanes) or unroll."""
+    """extent: None if only the run knows it; kind: serial, vector (its iterations are lanes) or unroll."""
 
     name: str
-    extent: int
+    extent: int | None
     kind: str = SERIAL
 
 
 class Split(NamedTuple):
-    """parent = outer * n + inner. tail: how iterations beyond the last n whole ones run: overlap, or peel."""
+    """parent = outer * n + inner. tail: how iterations beyond the last n whole ones run: overlap, peel or mask."""
 
     parent: str
     outer: str
@@ -49,10 +49,9 @@ class Split(NamedTuple):
 
 class Stage(NamedTuple):
     """One statement of the loop: a value with a name, a write to memory, or the combination of a term with an
-    accumulator. loads: all of its value."""
+    accumulator."""
 
     statement: Let | Store | Assign
-    loads: tuple[Load, ...]
 
     @property
     def combine(self) -> str:
@@ -83,6 +82,15 @@ class Nest(NamedTuple):
         raise Refused(f"no axis {name}: there are {', '.join(a.name for a in self.axes)}")
 
     @property
+    def lets(self) -> dict[str, Expr]:
+        """The names of the loop and their values."""
+        return {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
+
+    @property
+    def reduces(self) -> bool:
+        return any(isinstance(s, Assign) for s in self.loop.body)
+
+    @property
     def types(self) -> frozenset[str]:
         """The element types of all values but preds, whose lanes are as wide as what was compared."""
         found: set[str] = set()
@@ -97,29 +105,24 @@ class Nest(NamedTuple):
 
 
 def nest_of(loop: For, local: frozenset[str] = frozenset()) -> Nest:
-    """The nest of a VECTOR loop that reduces. local: the kernel's local arrays. Raises Refused."""
-    if not isinstance(loop.extent, int) or loop.extent < 2:
-        raise Refused("the number of iterations is not a constant above 1")
+    """The nest of a VECTOR loop. local: the kernel's local arrays. Raises Refused."""
     if not all(isinstance(s, (Let, Store, Assign)) for s in loop.body):
         raise Refused("the body is not straight-line code")
     updates = [s for s in loop.body if isinstance(s, Assign)]
-    if not updates:
-        raise Refused("nothing is reduced")
-    for s in updates:
-        _refuse_update(s, loop)
-    along = Along(loop)
-    return Nest(loop, (Axis(loop.name, loop.extent),),
-                tuple(Stage(s, tuple(_loads(s, along))) for s in loop.body if isinstance(s, (Let, Store, Assign))),
-                local=local)
-
-
-def is_nest(loop: For) -> bool:
-    """Whether a loop is a nest, and so has a schedule."""
-    try:
-        nest_of(loop)
-    except Refused:
-        return False
-    return True
+    if updates and (not isinstance(loop.extent, int) or loop.extent < 2):
+        raise Refused("the number of iterations is not a constant above 1")
+    for update in updates:
+        _refuse_update(update, loop)
+    singles, stored = Singles(loop), set[str]()
+    for s in loop.body:
+        if any(isinstance(e, Load) and e.buffer in stored for e in parts(expressions(s))):
+            raise Refused("what is written is read again")
+        stored |= {s.buffer} if isinstance(s, Store) else set()
+        for reason in _without_lanes(s, singles):
+            if updates:
+                raise Refused(reason)
+    return Nest(loop, (Axis(loop.name, loop.extent if isinstance(loop.extent, int) else None),),
+                tuple(Stage(s) for s in loop.body if isinstance(s, (Let, Store, Assign))), local=local)
 
 
 def _refuse_update(s: Assign, loop: For) -> None:
@@ -131,28 +134,47 @@ def _refuse_update(s: Assign, loop: For) -> None:
         raise Refused(f"{s.name} is used in the loop that combines it")
 
 
-def _loads(s: Let | Store | Assign, along: Along) -> Iterator[Load]:
-    """The loads of a statement. Refuses what has no form in vectors."""
-    if isinstance(s, Store) and along.step(s.position) != 1:
-        raise Refused(f"{s.buffer} is written at other positions than adjacent ones")
-    stack: list[Expr] = [s.value] if not isinstance(s, Let) or s.value.type != INDEX else []
+def _without_lanes(s: Stmt, singles: Singles) -> Iterator[str]:
+    """What a statement does that vectors do not; Refused where even its parts hold no vector."""
+    if isinstance(s, Store) and singles.along.step(s.position) != 1:
+        yield f"{s.buffer} is written at other positions than adjacent ones"
+    stack = [e for e in expressions(s)[:1] if e.type != INDEX]
     while stack:
         e = stack.pop()
-        if isinstance(e, Load):
-            if along.step(e.position) not in (0, 1) or e.type == INDEX:
-                raise Refused(f"{e.buffer} is read at other positions than adjacent ones")
-            yield e
-        elif isinstance(e, Apply):
-            _refuse_operation(e, along)
-            stack += [a for a in e.arguments if a.type != INDEX]
         if e.type not in ELEMENT_TYPES or not is_lane(e.type):
             raise Refused(f"vectors hold no {e.type}")
+        if reason := singles.reason(e):
+            yield reason
+        elif isinstance(e, Apply):
+            stack += [a for a in e.arguments if a.type != INDEX]
 
 
-def _refuse_operation(e: Apply, along: Along) -> None:
-    if e.op.startswith(WITHOUT_LANES):
-        raise Refused(f"{e.op} is a call")
-    if any(a.type == INDEX for a in e.arguments):
-        kind = ELEMENT_TYPES[e.type].kind
-        if e.op != "convert" or kind == "pred" or along.step(e.arguments[0]) is None:
-            raise Refused(f"{e.op} of a position")
+class Singles:
+    """What of a loop is computed for each iteration by itself. guards: names of conditions on positions."""
+
+    def __init__(self, loop: For) -> None:
+        self.along = Along(loop)
+        self.guards: set[str] = set()
+        for s in loop.body:
+            if isinstance(s, Let) and s.value.type == "pred" and self.is_guard(s.value):
+                self.guards.add(s.name)
+
+    def is_guard(self, condition: Expr) -> bool:
+        return any(isinstance(e, Var) and e.name in self.guards or isinstance(e, Apply) and e.type == "pred"
+                   and any(a.type == INDEX for a in e.arguments) for e in parts([condition]))
+
+    def reason(self, e: Expr) -> str:
+        """Why an expression is; "" where its lanes are computed together."""
+        if isinstance(e, Load):
+            near = self.along.step(e.position) in (0, 1)
+            return "" if near else f"{e.buffer} is read at other positions than adjacent ones"
+        if not isinstance(e, Apply):
+            return ""
+        if e.op.startswith(WITHOUT_LANES):
+            return f"{e.op} is a call"
+        if e.op == "select" and self.is_guard(e.arguments[0]) and any(isinstance(a, Load) for a in parts(e.arguments)):
+            return "a condition on positions guards what is read"
+        if any(a.type == INDEX for a in e.arguments) and (
+                e.op != "convert" or ELEMENT_TYPES[e.type].kind == "pred" or self.along.step(e.arguments[0]) is None):
+            return f"{e.op} of a position"
+        return ""

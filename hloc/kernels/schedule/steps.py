@@ -8,6 +8,7 @@ axis:
 
     overlap   the last whole one is moved back, and ignores what was combined before
     peel      they run in parts of half the length, and so on; single ones at the end
+    mask      they run in lanes of a vector, which is read and written element by element
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from hloc.kernels.ir import SERIAL, VECTOR
 from hloc.kernels.schedule.nest import UNROLL, Axis, Nest, Refused, Split
 
 Step = tuple[str, tuple[str | int, ...]]
-TAILS = ("overlap", "peel")
+TAILS = ("overlap", "peel", "mask")
 MOST_UNROLLED = 16
 _STEP = re.compile(r"(\w+)\(([^()]*)\)\s*")
 
@@ -26,15 +27,17 @@ _STEP = re.compile(r"(\w+)\(([^()]*)\)\s*")
 def split(nest: Nest, axis: str, n: int, tail: str = "peel") -> Nest:
     """Two axes for one: blocks of n iterations, and the iterations of a block."""
     one = nest.axis(axis)
-    if not 2 <= n <= one.extent:
+    if n < 2 or one.extent is not None and n > one.extent and tail != "mask":
         raise Refused(f"{axis} has {one.extent} iterations: no blocks of {n}")
+    if one.extent is None and tail not in ("mask", "peel"):
+        raise Refused(f"the number of iterations of {axis} is not constant: no {tail}")
     if tail not in TAILS:
         raise Refused(f"{tail} is no tail: {', '.join(TAILS)}")
     if one.kind != SERIAL:
         raise Refused(f"{axis} is {one.kind}")
     if any(axis in (s.outer, s.inner) for s in nest.splits) and tail != "peel":
         raise Refused(f"only {nest.loop.name} may have a tail that overlaps")
-    pair = Axis(axis + "o", one.extent // n), Axis(axis + "i", n)
+    pair = Axis(axis + "o", one.extent and one.extent // n), Axis(axis + "i", n)
     return nest._replace(axes=tuple(b for a in nest.axes for b in (pair if a is one else (a,))),
                          splits=(*nest.splits, Split(axis, pair[0].name, pair[1].name, n, tail)))
 
@@ -55,7 +58,7 @@ def vectorize(nest: Nest, axis: str, lanes: int) -> Nest:
 def unroll(nest: Nest, axis: str) -> Nest:
     """The iterations of an axis are written one after the other."""
     one = nest.axis(axis)
-    if one.kind != SERIAL or one.extent > MOST_UNROLLED:
+    if one.kind != SERIAL or one.extent is None or one.extent > MOST_UNROLLED:
         raise Refused(f"{axis} has {one.extent} iterations: at most {MOST_UNROLLED} are unrolled")
     if not any(s.inner == axis for s in nest.splits):
         raise Refused(f"{axis} is not the inner axis of a split")

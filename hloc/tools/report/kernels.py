@@ -116,6 +116,6 @@ def code_of(program: Program, numbers: Iterable[int], target: Target) -> Callabl
 
     def text(number: int) -> str:
         kernel = program.kernels[number]
-        callback = callback_of(kernel) if isinstance(kernel, Tile) else None
+        callback = callback_of(kernel, machine) if isinstance(kernel, Tile) else None
         return (callback.text + "\n" if callback else "") + functions[named[number]].text
     return text

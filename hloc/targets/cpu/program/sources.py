@@ -29,7 +29,6 @@ from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.function_definitions import row_definitions
-from hloc.targets.cpu.vector_loops.half_rounding_groups import has_groups
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_nests
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.functions import definitions
@@ -218,4 +217,4 @@ def _printed(kernel: Kernel, machine: Machine) -> _Printed:
     rows = row_definitions(kernel.body, machine, printer)
     vectors = vector_definitions(kernel.body, printer)
     called = (*vectors, *definitions(kernel.body, printer), *rows)
-    return _Printed(kernel, kernel.wide or has_groups(kernel), bool(rows), called, body, printer)
+    return _Printed(kernel, kernel.wide, bool(rows), called, body, printer)

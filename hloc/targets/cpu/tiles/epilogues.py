@@ -20,32 +20,31 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.indexing import index_apply, sum_of, sum_parts
 from hloc.kernels.ir import (
     INDEX,
-    SERIAL,
     SUM,
     VECTOR,
     Apply,
-    Buffer,
     Const,
     Expr,
     For,
     If,
+    Kernel,
     Let,
     Load,
-    Local,
     Stmt,
-    Store,
     Tile,
     Var,
 )
 from hloc.kernels.walks import parts, with_expressions, with_parts
+from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
-from hloc.targets.cpu.vector_loops.half_conversion import by_numbers, part_of_group, row_in_groups
-from hloc.targets.cpu.vector_loops.half_rounding_groups import VECTOR_LANES
+from hloc.targets.cpu.vector_loops.call_printer import headers_of
 from hloc.targets.cpu.vector_loops.load_speculation import epilogue_with_loads_first
+from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules
+from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.vector_width import computes_much
 from hloc.targets.printer import C, StatementPrinter, buffer_declarations
+from hloc.targets.vectors import vector_definitions
 
 SMALL = 16            # factors up to this, and all divisors, stay constants: compilers make shifts of them
 PARAMETERS = ("long batch, long first_row, long first_column, long rows,",
@@ -72,14 +71,15 @@ class Epilogue(NamedTuple):
         return f"void *const given[] = {{(void *)buffers, (void *)(const long[]){{{sizes}}}}};"
 
 
-def epilogue_of(tile: Tile) -> Epilogue | None:
+def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
     """The epilogue of a matmul or convolution; the compiler knows the number of columns of whole tiles."""
     if not tile.epilogue:
         return None
     sizes: dict[int, str] = {}
     of_row, of_column = (with_names(part, sizes) for part in by_row(
         epilogue_with_loads_first(tile, _extents(tile)), {b.name for b in tile.buffers if b.access == "read"}))
-    total, printer = dict(tile.parameters)["types"][1], RowPrinter()
+    statements = _columns(of_row, of_column, tile, machine)
+    total, printer = dict(tile.parameters)["types"][1], StatementPrinter(C)
     columns = "\n".join([
         f"(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         "  void *const *buffers = given[0];",
@@ -89,17 +89,18 @@ def epilogue_of(tile: Tile) -> Epilogue | None:
         "  (void)batch;",
         "  for (long i = 0; i < rows; i++) {",
         "    const long row = first_row + i;",
-        _columns(of_row, of_column, total, tile.buffers, printer),
+        "    (void)row;",
+        printer.block(statements, 2),
         "  }",
         "}"])
     name = f"hloc_epilogue_{hashlib.sha256(columns.encode()).hexdigest()[:10]}"
     call = f"{name}_columns(given, batch, first_row, first_column, rows, {{}}, tile, tile_stride);"
     whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
     printer.loops += 1
-    headers, is_wide = ("gemm.h", *printer.headers), computes_much(tile.epilogue)
+    headers, is_wide = ("gemm.h", *headers_of(printer.calls)), computes_much(tile.epilogue)
     wide = "HLOC_WIDE " * is_wide
     return Epilogue(c_function(name, [
-        *includes(headers),
+        *includes(headers), *vector_definitions(statements, printer),
         f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
         f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         f"  if (columns == {whole}) {call.format(whole)}",
@@ -138,71 +139,15 @@ def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list
     return shared, left
 
 
-def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, buffers: Iterable[Buffer],
-             printer: RowPrinter) -> str:
-    """The text for one row: the values that its columns share, and the loop over them."""
-    halves = {b.name: b.access == "read" for b in buffers if b.type == "f16"}
-    if halves and (groups := _in_groups(of_row, of_column, total, halves)):
-        return "\n".join(["    (void)row;", printer.block(groups, 2)])
-    printer.loops += 1
-    plain = StatementPrinter(C, calls=printer.calls)              # these loops are no calls
-    return "\n".join([
-        *([plain.block(of_row, 2)] if of_row else []),
-        "    #pragma omp simd",
-        "    for (long j = 0; j < columns; j++) {",
-        "      const long column = first_column + j;",
-        f"      const {c_type(total)} acc = sums[i * tile_stride + j];",
-        "      (void)row, (void)column;",
-        plain.block(of_column, 3),
-        "    }"])
-
-
-def _in_groups(of_row: Sequence[Stmt], of_column: Sequence[Stmt], total: str, types: dict[str, bool]) -> list[Stmt]:
-    """The same with f16 converted by rows, in groups of one vector. The sums of a partial group at the end are copied,
-    so that a whole group is computed. Empty if no contiguous elements are converted. types: buffers of f16, and whether
-    they are only read."""
-    halves = frozenset(types)
-    widened: list[Let] = []
-    of_column = _without_single_numbers(of_column, {name for name, is_read in types.items() if is_read}, widened)
-    i, stride, columns, first = (Var(name, INDEX) for name in ("i", "tile_stride", "columns", "first_column"))
-    j, start, left, size = Var("j", INDEX), Var("start", INDEX), Var("left", INDEX), Const(VECTOR_LANES, INDEX)
-    shared = by_numbers([*of_row, *widened], halves)
-    here = _plus(start, j)
-    row = _plus(index_apply("multiply", i, stride), start)
-
-    def loop(extent: int | Var, acc: Load) -> For:
-        def change(expr: Expr) -> Expr:
-            return acc if expr == Var("acc", total) else with_parts(expr, change)
-        return For("j", extent, VECTOR, (Let("column", _plus(first, here)), *with_changes(of_column, change)))
-    whole = loop(VECTOR_LANES, Load("sums", _plus(row, j), total))
-    groups = row_in_groups(whole, halves)
-    if groups == (whole,):
-        return []
-    count = index_apply("divide", columns, size)
-    copy = For("j", left, VECTOR, (Store("last", j, Load("sums", _plus(row, j), total)),))
-    part = part_of_group(loop(left, Load("last", j, total)), halves, frozenset(["last"]), VECTOR_LANES)
-    done = index_apply("multiply", count, size)
-    return [*shared,
-            For("group", count, SERIAL, (Let("start", index_apply("multiply", Var("group", INDEX), size)), *groups)),
-            Let("start", done), Let("left", index_apply("subtract", columns, start)),
-            If(Apply("compare_gt", (left, Const(0, INDEX)), "pred"), (Local("last", total, VECTOR_LANES), copy, *part))]
-
-
-def _without_single_numbers(statements: Iterable[Stmt], read: set[str], widened: list[Let]) -> list[Stmt]:
-    """The statements with names for numbers of f16 that all columns share; `widened` collects these."""
-    own = {"column", "acc", *(s.name for s in statements if isinstance(s, Let))}
-
-    def change(expr: Expr) -> Expr:
-        inner = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" else None
-        if isinstance(inner, Load) and inner.buffer in read and expr.type == "f32" and not any(
-                isinstance(e, Load) or (isinstance(e, Var) and e.name in own) for e in parts([inner.position])):
-            known = next((let for let in widened if let.value == expr), None) or Let(f"w{len(widened)}", expr)
-            widened.extend([known] if known not in widened else [])
-            return Var(known.name, "f32")
-        if isinstance(expr, Apply) and expr.op == "select":                 # the arm that is not chosen is not read
-            return expr._replace(arguments=(change(expr.arguments[0]), *expr.arguments[1:]))
-        return with_parts(expr, change)
-    return list(with_changes(statements, change))
+def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], tile: Tile,
+             machine: Machine) -> tuple[Stmt, ...]:
+    """For one row: the values that its columns share, and the loop over them."""
+    j, first, total = Var("j", INDEX), Var("first_column", INDEX), dict(tile.parameters)["types"][1]
+    sums = index_apply("add", index_apply("multiply", Var("i", INDEX), Var("tile_stride", INDEX)), j)
+    loop = For("j", Var("columns", INDEX), VECTOR, (
+        Let("column", index_apply("add", first, j)), Let("acc", Load("sums", sums, total)), *of_column))
+    kernel = Kernel("epilogue", tile.buffers, (*of_row, loop))
+    return scalar_conversions(loop_schedules(kernel, machine), machine).body
 
 
 def with_changes(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:
@@ -214,10 +159,6 @@ def with_changes(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> 
             return s._replace(body=with_changes(s.body, change))
         return with_expressions(s, change)
     return tuple(map(one, statements))
-
-
-def _plus(a: Expr, b: Expr) -> Expr:
-    return index_apply("add", a, b)
 
 
 # -- sizes become names ------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def gemm(tile: Tile, name: str, machine: Machine) -> CFunction:
     fields = dict(batches=outer * inner, inner_batches=inner, m=m, n=n, k=k,
                   a=_address(lhs, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
                   b=_address(rhs, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
-    epilogue, declaration = epilogue_of(tile), ""
+    epilogue, declaration = epilogue_of(tile, machine), ""
     if epilogue:
         declaration = epilogue.declaration
         large = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
@@ -150,7 +150,7 @@ def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
         base_dilation=three(given["base_dilation"], 1), window_dilation=three(given["window_dilation"], 1),
         reversed=three(given["reversal"], False), x=_address(lhs, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
         w=_address(rhs, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
-    epilogue, declaration = epilogue_of(tile), ""
+    epilogue, declaration = epilogue_of(tile, machine), ""
     if epilogue:
         declaration = epilogue.declaration
         fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_is_transposed=given["is_transposed"])
@@ -179,16 +179,16 @@ def tile_function(tile: Tile, name: str, machine: Machine) -> CFunction:
     return template(tile, name, machine)
 
 
-def callback_of(tile: Tile) -> CFunction | None:
+def callback_of(tile: Tile, machine: Machine) -> CFunction | None:
     """The C function that a tile's library kernel calls back, written once for all tiles that share it."""
     if tile.library_kernel == "attention":
         score = score_of(tile)
         return score.function.function if score else None
-    epilogue = epilogue_of(tile)
+    epilogue = epilogue_of(tile, machine)
     return epilogue.function if epilogue else None
 
 
 def tile_functions(tile: Tile, name: str, machine: Machine) -> list[CFunction]:
     """The C functions of one tile: what its library kernel calls back, and the one called `name`."""
-    callback = callback_of(tile)
+    callback = callback_of(tile, machine)
     return [*([callback] if callback else []), tile_function(tile, name, machine)]

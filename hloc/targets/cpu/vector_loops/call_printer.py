@@ -1,18 +1,17 @@
-"""Prints loops as calls of library functions: conversions of contiguous f16 (conversion_calls.py), transposing copies
-(transpose_calls.py), moves of small pixels (pixel_calls.py), and functions of rows (function_calls.py).
+"""Prints loops as calls of library functions: transposing copies (transpose_calls.py), moves of small pixels
+(pixel_calls.py), and functions of rows (function_calls.py).
 
 In: a kernel's statements. Out: C text, and the headers to include for its calls.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import ClassVar
 
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Const, For, Let, Var
 from hloc.targets.cpu.program.interrupt_checks import InterruptCheck
-from hloc.targets.cpu.vector_loops.conversion_calls import FUNCTIONS, ROUNDING, SINGLE, row_call
 from hloc.targets.cpu.vector_loops.function_calls import function_call
 from hloc.targets.cpu.vector_loops.pixel_calls import FUNCTIONS as PIXELS
 from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
@@ -22,7 +21,7 @@ from hloc.targets.cpu.vector_loops.transpose_calls import FUNCTION as TRANSPOSIN
 from hloc.targets.cpu.vector_loops.transpose_calls import SIZES, transpose_calls
 from hloc.targets.printer import C, StatementPrinter
 
-HEADERS = {**dict.fromkeys((*FUNCTIONS.values(), ROUNDING, *SINGLE), "half_rows.h"),
+HEADERS = {**dict.fromkeys(("widen_f16", "narrow_f32"), "half_rows.h"),
            **{f"{TRANSPOSING}{8 * size}": "transpose.h" for size in SIZES}, STREAMING: "stream_rows.h",
            **dict.fromkeys(PIXELS, "pixels.h")}
 
@@ -36,7 +35,7 @@ class RowPrinter(StatementPrinter):
         self.numbers = count()
 
     def loop(self, s: For, indent: int) -> None:
-        call = row_call(s, self) or function_call(s, self) or streaming_store_call(s, self.far, self)
+        call = function_call(s, self) or streaming_store_call(s, self.far, self)
         calls = transpose_calls(s, self) if call is None else [call]
         for call in calls:
             self.line(indent, f"{self.call(*call)};")
@@ -64,8 +63,12 @@ class RowPrinter(StatementPrinter):
     @property
     def headers(self) -> tuple[str, ...]:
         """The files to include for the calls that were printed."""
-        return tuple(header for header in dict.fromkeys(HEADERS.values())
-                     if any(HEADERS.get(name) == header for name in self.calls))
+        return headers_of(self.calls)
 
     WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
         **StatementPrinter.WRITERS, For: loop, InterruptCheck: stop}
+
+
+def headers_of(calls: Collection[str]) -> tuple[str, ...]:
+    """The files to include for calls of these functions."""
+    return tuple(dict.fromkeys(header for name, header in HEADERS.items() if name in calls))

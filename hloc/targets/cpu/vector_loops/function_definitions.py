@@ -18,9 +18,10 @@ from hloc.targets.c_expressions import c_type
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.function_calls import name_of
 from hloc.targets.cpu.vector_loops.function_outlining import ROUND, ROW
-from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
+from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules
 from hloc.targets.functions import guarded
 from hloc.targets.printer import StatementPrinter, pointer_type
+from hloc.targets.vectors import vector_definitions
 
 
 def row_definitions(statements: Iterable[Stmt], machine: Machine, printer: StatementPrinter) -> list[str]:
@@ -42,6 +43,7 @@ def _definition(name: str, call: Apply, machine: Machine, printer: StatementPrin
     if op.startswith(ROUND):
         value = Apply("convert", (Apply("convert", arguments, op.removeprefix(ROUND)),), call.type)
     loop = For("i", Var("n", INDEX), VECTOR, (Store("to", i, value),))
-    kernel = call_fission(half_conversion(Kernel("row", tuple(rows), (loop,)), machine), machine)
+    kernel = loop_schedules(call_fission(Kernel("row", tuple(rows), (loop,)), machine), machine)
     signature = ", ".join((f"{c_type(call.type)} *to", *parameters, "long n"))
-    return "\n".join([f"HLOC_CALLED HLOC_WIDE void hloc_{name}({signature}) {{", printer.block(kernel.body, 1), "}"])
+    head, body = f"HLOC_CALLED HLOC_WIDE void hloc_{name}({signature}) {{", printer.block(kernel.body, 1)
+    return "\n".join([*vector_definitions(kernel.body, printer), head, body, "}"])

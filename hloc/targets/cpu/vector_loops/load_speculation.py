@@ -1,7 +1,7 @@
 """Speculates loads of 8 and 16 bits that a select may skip, if they are safe.
 
-Compilers have no conditional loads of these before AVX-512, and rows of f16 are widened for whole loops only
-(half_conversion.py).
+Compilers have no conditional loads of these before AVX-512, and lanes are loaded together without a condition only
+(loop_schedules.py).
 
 In: a Kernel. Out: the kernel with a name before the statement for each load that a select in a VECTOR loop may skip, if
 its position is inside the array whatever the condition is. In padded arrays it may be outside.

@@ -42,7 +42,7 @@ def _by_cases(loop: ir.For) -> ir.Stmt:
 
 
 def _loads_halves(loop: ir.For) -> bool:
-    """Whether f16 is read under a condition: its rows are vectorized if they are read whole (half_conversion.py)."""
+    """Whether f16 is read under a condition: its lanes are loaded together without one (loop_schedules.py)."""
     return any(isinstance(e, ir.Load) and e.type == "f16" for s in walk(loop.body) if isinstance(s, ir.If)
                for inner in walk([s]) for e in parts(expressions(inner)))
 

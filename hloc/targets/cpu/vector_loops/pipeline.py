@@ -21,14 +21,14 @@ from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.division_narrowing import division_narrowing
 from hloc.targets.cpu.vector_loops.function_outlining import function_outlining
-from hloc.targets.cpu.vector_loops.half_conversion import half_conversion
 from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
 from hloc.targets.cpu.vector_loops.load_speculation import load_speculation
+from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
 from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
 from hloc.targets.cpu.vector_loops.near_angles import near_angles
-from hloc.targets.cpu.vector_loops.reduction_schedules import nests, reduction_schedules
+from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
 from hloc.targets.cpu.vector_loops.tail_overlap import tail_overlap
@@ -48,12 +48,12 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     function_outlining,
     narrow_extrema,
     load_speculation,
-    half_conversion,
     call_fission,
     near_angles,
     tail_overlap,
     nan_check_elimination,
-    reduction_schedules,
+    loop_schedules,
+    scalar_conversions,
     strided_integer_loads,
 )
 
@@ -64,15 +64,13 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (index_set_splitting, loop_unswitching, "conditions on a loop's own counter are not the same for the whole loop"),
     (loop_unswitching, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
     (ssa_conversion, function_outlining, "functions of rows are found in straight-line code"),
-    (function_outlining, half_conversion, "roundings to f16 beside many functions are calls"),
     (function_outlining, call_fission, "loops of many functions are cut at each call, and need no other cut"),
-    (narrow_extrema, half_conversion, "extrema of f16 need no conversion once they are integers"),
-    (load_speculation, half_conversion, "a row of f16 is converted whole once its loads are unconditional"),
-    (half_conversion, call_fission, "loops are cut after their rows of f16 are f32"),
-    (narrow_extrema, reduction_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
-    (call_fission, reduction_schedules, "functions without lanes are in loops of their own"),
+    (load_speculation, loop_schedules, "lanes are loaded together once their loads are unconditional"),
+    (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
+    (call_fission, loop_schedules, "functions without lanes are in loops of their own"),
     (tail_overlap, nan_check_elimination, "the work of a loop is judged by its conversions"),
-    (nan_check_elimination, reduction_schedules, "roundings without a check are found among scalars"),
+    (nan_check_elimination, loop_schedules, "roundings without a check are found among scalars"),
+    (loop_schedules, scalar_conversions, "tails of vectors are single numbers"),
 )
 
 KERNEL_PASSES: dict[str, KernelPass] = {one.__name__: one for one in KERNEL_PIPELINE}
@@ -85,7 +83,7 @@ def run_kernel_passes(kernel: Kernel, machine: Machine, passes: Iterable[KernelP
     observe(name, before, after) is called for each pass; verify: check each result against the rules of the loop IR
     (KernelError)."""
     for one in passes:
-        after = one(kernel, machine, schedules) if one is reduction_schedules else one(kernel, machine)
+        after = one(kernel, machine, schedules) if one is loop_schedules else one(kernel, machine)
         if verify and after is not kernel:
             verify_kernel(after)
         if observe is not None:
@@ -96,5 +94,5 @@ def run_kernel_passes(kernel: Kernel, machine: Machine, passes: Iterable[KernelP
 
 def scheduled_nests(kernel: Kernel, machine: Machine) -> list[Nest]:
     """The nests of a kernel that the pipeline gives schedules."""
-    before = KERNEL_PIPELINE[:KERNEL_PIPELINE.index(reduction_schedules)]
-    return nests(run_kernel_passes(kernel, machine, before))
+    before = KERNEL_PIPELINE[:KERNEL_PIPELINE.index(loop_schedules)]
+    return nests(run_kernel_passes(kernel, machine, before), machine)

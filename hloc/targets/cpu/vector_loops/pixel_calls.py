@@ -21,6 +21,7 @@ from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.narrowing import all_known
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
+from hloc.kernels.vectors import is_vector
 from hloc.kernels.walks import with_parts
 from hloc.targets.c_expressions import Call, ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copies import place, pointer
@@ -85,7 +86,7 @@ def pixel_call(loop: For, printer: ExpressionPrinter) -> Call | None:
 def _pixels(loop: For) -> Pixels | None:
     """The stores of an iteration, if they are one pixel after the previous one."""
     stores = _written_out(loop.body, {})
-    if not stores or len({s.buffer for s in stores}) > 1:
+    if not stores or len({s.buffer for s in stores}) > 1 or any(is_vector(s.value.type) for s in stores):
         return None
     places, pieces = [place(s.position, {}) for s in stores], [_piece(s.value) for s in stores]
     size = ELEMENT_TYPES[stores[0].value.type].bytes

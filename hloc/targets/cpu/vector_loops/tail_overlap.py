@@ -12,7 +12,7 @@ loop, which takes as long as many vectors.
 A remainder of half a vector is computed as one: a later read of the row in the same pieces is then forwarded from the
 last store, and CPUs stall if a load spans two stores (a loop over 24 integers: 0.8 of the time). Otherwise the last
 vector is computed first: `out` may be the memory of `x`, whose elements are read before they are overwritten.
-Loops that reduce have schedules (reduction_schedules.py).
+Loops that reduce, or convert f16, have schedules (loop_schedules.py).
 """
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from hloc.kernels.indexing import index_apply
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.walks import expressions, parts, with_vector_loops
 from hloc.machine import Machine
-from hloc.targets.c_expressions import ExpressionPrinter
-from hloc.targets.cpu.vector_loops.conversion_calls import row_call
+from hloc.targets.cpu.vector_loops.loop_schedules import has_schedule
 from hloc.targets.cpu.vector_loops.vector_width import is_heavy
 
 LANES, HALF = 16, 8
@@ -38,8 +37,8 @@ FUNCTION, ROUNDING = 12, 6      # operations of a function, and to round to a na
 def tail_overlap(kernel: ir.Kernel, machine: Machine) -> ir.Kernel:
     """The kernel with rows of whole vectors."""
     numbers = count()            # of arrays, as adjacent loops may have counters with the same name
-    return kernel._replace(body=with_vector_loops(
-        kernel.body, lambda loop: _whole(loop, numbers) if _is_worth(loop) else (loop,)))
+    return kernel._replace(body=with_vector_loops(kernel.body, lambda loop: (
+        _whole(loop, numbers) if _is_worth(loop) and not has_schedule(loop, machine) else (loop,))))
 
 
 def _is_worth(loop: ir.For) -> bool:
@@ -47,8 +46,7 @@ def _is_worth(loop: ir.For) -> bool:
     if not isinstance(loop.extent, int) or not LANES < loop.extent <= LONGEST or loop.extent % LANES < LEAST_REST:
         return False
     straight = all(isinstance(s, (ir.Let, ir.Store)) for s in loop.body)
-    is_call = row_call(loop, ExpressionPrinter()) is not None
-    return straight and not _reads_own_stores(loop) and not is_call and _work(loop) >= LEAST_WORK
+    return straight and not _reads_own_stores(loop) and _work(loop) >= LEAST_WORK
 
 
 def _reads_own_stores(loop: ir.For) -> bool:
