@@ -7,21 +7,45 @@
  * later, a __threadfence() and a barrier before the other. A counter that is not zero again at the end is wrong.
  */
 #include "checks.h"
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <vector>
 
-struct Access { unsigned launch = 0, block = 0, thread = 0, barriers = 0, warp_barriers = 0, when = 0; };
+/* What a thread does between two of its barriers or fences: its accesses have one number, so that each byte's shadow
+ * holds two numbers. Numbers rise; those below `first_epoch` are of launches that have ended. 0: no access. */
+struct Epoch { unsigned block, thread, barriers, warp_barriers, when; };
 struct Arrival { unsigned block; EmulationMoment fence; };
 struct Meeting { unsigned *counter; size_t arrivals; EmulationMoment fence; };   /* of a thread of the current block */
-struct Shadow { Access write, read; bool written = false; };
+struct Shadow { unsigned write, read; };
+
+/* The shadows of some bytes, zero at first. calloc: pages that no access touches cost nothing. */
+struct Table {
+  Shadow *shadows = nullptr;
+  size_t size = 0;
+  void grow(size_t wanted) {
+    if (size >= wanted) return;
+    free(shadows);                                              /* grows before its launch has touched it */
+    shadows = static_cast<Shadow *>(calloc(wanted, sizeof(Shadow))), size = wanted;
+    if (!shadows) abort();
+  }
+  void clear() { free(shadows), shadows = nullptr, size = 0; }
+};
+/* Shared memory, new in each block: also which of its bytes have a value. */
+struct Shared {
+  std::vector<Shadow> shadows;
+  std::vector<char> written;
+  void clear(size_t size) { shadows.assign(size, Shadow()), written.assign(size, 0); }
+};
 
 extern "C" {
+void *__real_memcpy(void *, const void *, size_t), *__real_memmove(void *, const void *, size_t);
+void *__real_memset(void *, int, size_t);                       /* those of the C library */
 #define SHOWN __attribute__((visibility("default")))
 EmulationThread *emulation_thread;
-unsigned emulation_launch;
 char *emulation_shared, *emulation_shared_end, *emulation_stacks, *emulation_stacks_end;
 char *emulation_dynamic, *emulation_dynamic_end;
 SHOWN char emulation_fault[512];
@@ -32,12 +56,15 @@ SHOWN int emulation_span_count;
 }
 
 static const size_t MOST_DYNAMIC = 227 << 10;
-static std::vector<Shadow> shared_shadow, dynamic_shadow;
-static std::vector<std::vector<Shadow>> piece_shadow;
+static Shared fixed_shared, dynamic_shared;
+static std::vector<Table> piece_tables;
+static char *pieces_start, *pieces_end;                        /* of all of them, with their guards */
+static std::vector<Epoch> epochs;                              /* of this launch; the first has the number first_epoch */
+static unsigned first_epoch = 1;
 
 static std::map<unsigned *, std::vector<Arrival>> arrivals;    /* of this launch, at each counter */
 static std::vector<Meeting> meetings;
-static unsigned now;                                            /* fences and accesses so far */
+static unsigned now;                                            /* fences and epochs so far */
 
 static void fault(const char *what, const char *where, long offset, size_t size) {
   if (emulation_fault[0]) return;
@@ -49,14 +76,20 @@ static void fault(const char *what, const char *where, long offset, size_t size)
 extern "C" void emulation_tell(const char *what) { fault(what, "shared memory", 0, 0); }
 
 extern "C" void emulation_new_block() {
-  shared_shadow.assign(emulation_shared_end - emulation_shared, Shadow());
-  dynamic_shadow.assign(emulation_dynamic_end - emulation_dynamic, Shadow());
+  fixed_shared.clear(emulation_shared_end - emulation_shared);
+  dynamic_shared.clear(emulation_dynamic_end - emulation_dynamic);
   meetings.clear();
+  pieces_start = reinterpret_cast<char *>(~uintptr_t(0)), pieces_end = nullptr;
+  for (const EmulationPiece *p = emulation_pieces; p < emulation_pieces + emulation_piece_count; p++) {
+    pieces_start = std::min(pieces_start, p->start - p->guard);
+    pieces_end = std::max(pieces_end, p->start + p->size + p->guard);
+  }
 }
 
 extern "C" void emulation_fence() {
   EmulationThread &t = *emulation_thread;
   t.fence = {t.thread, t.warp, t.barriers, t.warp_barriers, ++now};
+  t.epoch = 0;
   if (t.counter) meetings.push_back({t.counter, t.arrivals, t.fence});
   t.counter = nullptr;
 }
@@ -68,11 +101,14 @@ extern "C" void emulation_arrive(unsigned *counter) {
 /* Accesses of a launch that has ended race with none. Images stay loaded, hundreds in a process: small tables are kept
  * for the next launch, large ones would add up to gigabytes. */
 static void forget() {
-  size_t kept = shared_shadow.capacity() + dynamic_shadow.capacity();
-  for (const std::vector<Shadow> &shadow : piece_shadow) kept += shadow.capacity();
-  if (kept < (1 << 15)) return;
-  std::vector<Shadow>().swap(shared_shadow), std::vector<Shadow>().swap(dynamic_shadow);
-  std::vector<std::vector<Shadow>>().swap(piece_shadow);
+  size_t kept = 0;
+  for (const Table &table : piece_tables) kept += table.size;
+  if (kept >= (1 << 17))
+    for (Table &table : piece_tables) table.clear();
+  first_epoch += epochs.size();
+  if (epochs.size() < (1 << 14)) epochs.clear();
+  else std::vector<Epoch>().swap(epochs);
+  if (dynamic_shared.written.size() >= (1 << 15)) dynamic_shared = Shared();
 }
 extern "C" void emulation_end_launch() {
   forget();
@@ -88,7 +124,7 @@ static bool parted(unsigned thread, unsigned barriers, unsigned warp_barriers, u
   return thread == later_thread || barriers < later || (thread / 32 == later_thread / 32 && warp_barriers < later_of_warp);
 }
 /* Whether the block of an earlier access has handed it on to the current thread at a counter. */
-static bool handed_on(const Access &before) {
+static bool handed_on(const Epoch &before) {
   const EmulationThread &t = *emulation_thread;
   for (const Meeting &m : meetings) {
     if (!parted(m.fence.thread, m.fence.barriers, m.fence.warp_barriers, t.thread, t.barriers, t.warp_barriers)) continue;
@@ -103,51 +139,69 @@ static bool handed_on(const Access &before) {
   return false;
 }
 
-/* Whether nothing orders an earlier access before what the current thread does now. */
-static bool races(const Access &before) {
+/* Whether nothing orders the accesses of an epoch before what the current thread does now. */
+static bool races(unsigned epoch) {
+  if (epoch < first_epoch) return false;
+  const Epoch &before = epochs[epoch - first_epoch];
   const EmulationThread &now = *emulation_thread;
-  if (before.launch != emulation_launch || (before.block == now.block && before.thread == now.thread)) return false;
+  if (before.block == now.block && before.thread == now.thread) return false;
   if (before.block != now.block) return !handed_on(before);
   if (before.barriers < now.barriers) return false;
   return before.thread / 32 != now.warp || before.warp_barriers >= now.warp_barriers;
 }
 
-static void access(Shadow &shadow, bool write, const char *where, long offset, size_t size) {
-  const EmulationThread &t = *emulation_thread;
-  const Access now = {emulation_launch, t.block, t.thread, t.barriers, t.warp_barriers, ++::now};
-  if (races(shadow.write)) fault(write ? "two threads write at once" : "read while another thread writes", where, offset, size);
-  if (write && races(shadow.read)) fault("write while another thread reads", where, offset, size);
-  if (write) shadow.write = now;
-  else if (!races(shadow.read)) shadow.read = now; /* of readers at once the first one is kept */
+/* The number of what the current thread does now. */
+static unsigned current_epoch() {
+  EmulationThread &t = *emulation_thread;
+  if (t.epoch) {
+    const Epoch &last = epochs[t.epoch - first_epoch];
+    if (last.barriers == t.barriers && last.warp_barriers == t.warp_barriers) return t.epoch;
+  }
+  epochs.push_back({t.block, t.thread, t.barriers, t.warp_barriers, ++now});
+  return t.epoch = first_epoch + epochs.size() - 1;
 }
 
-static void check_shared(char *start, char *end, std::vector<Shadow> &shadows, char *at, size_t size, bool write) {
+/* Neighbouring bytes mostly have the same epochs: each is judged once in a row. */
+static void access(Shadow *shadows, bool write, const char *where, long offset, size_t size) {
+  const unsigned self = current_epoch();
+  unsigned writer = self, reader = self;
+  bool reads_race = false;
+  for (Shadow *shadow = shadows; shadow < shadows + size; shadow++) {
+    if (shadow->write != writer && races(writer = shadow->write))
+      fault(write ? "two threads write at once" : "read while another thread writes", where, offset, size);
+    if (shadow->read != reader) reads_race = races(reader = shadow->read);
+    if (write && reads_race) fault("write while another thread reads", where, offset, size);
+    if (write) shadow->write = self;
+    else if (!reads_race) shadow->read = self;                  /* of readers at once the first one is kept */
+  }
+}
+
+static void check_shared(char *start, char *end, Shared &shared, char *at, size_t size, bool write) {
   const long offset = at - start;
   if (at + size > end) return fault("outside of memory", "shared memory", offset, size);
-  for (size_t i = 0; i < size; i++) {
-    Shadow &shadow = shadows[offset + i];
-    if (!write && !shadow.written) fault("read of memory that nothing has written", "shared memory", offset, size);
-    shadow.written |= write;
-    access(shadow, write, "shared memory", offset, size);
-  }
+  char *written = &shared.written[offset];
+  if (write) __real_memset(written, 1, size);
+  else if (memchr(written, 0, size)) fault("read of memory that nothing has written", "shared memory", offset, size);
+  access(&shared.shadows[offset], write, "shared memory", offset, size);
 }
 
 extern "C" void emulation_unwritten(char *at, size_t size) {
   const bool dynamic = at >= emulation_dynamic && at < emulation_dynamic_end;
-  std::vector<Shadow> &shadows = dynamic ? dynamic_shadow : shared_shadow;
+  Shared &shared = dynamic ? dynamic_shared : fixed_shared;
   char *start = dynamic ? emulation_dynamic : emulation_shared, *end = dynamic ? emulation_dynamic_end : emulation_shared_end;
   if (emulation_fault[0]) return;
   if (at < start || at + size > end) return fault("outside of memory", "shared memory", at - start, size);
   if ((at - start) % size) return fault("misaligned access", "shared memory", at - start, size);
-  check_shared(start, end, shadows, at, size, true);
-  for (size_t i = 0; i < size; i++) shadows[at - start + i].written = false;
+  check_shared(start, end, shared, at, size, true);
+  __real_memset(&shared.written[at - start], 0, size);
 }
 
 extern "C" void emulation_leaves(char *at, size_t size) {
-  for (size_t i = 0; i < size; i++) dynamic_shadow[at - emulation_dynamic + i] = Shadow();
+  const size_t offset = at - emulation_dynamic;
+  __real_memset(&dynamic_shared.shadows[offset], 0, size * sizeof(Shadow)), __real_memset(&dynamic_shared.written[offset], 0, size);
 }
 extern "C" void emulation_arrived(char *at, size_t size) {
-  for (size_t i = 0; i < size; i++) dynamic_shadow[at - emulation_dynamic + i].written = true;
+  __real_memset(&dynamic_shared.written[at - emulation_dynamic], 1, size);
 }
 
 /* The argument that an address outside of all is nearest to, by its start. */
@@ -174,28 +228,32 @@ static void check_piece(int number, char *at, size_t size, bool write) {
       inside = at >= emulation_spans[i].start && at + size <= emulation_spans[i].start + emulation_spans[i].size;
   }
   if (!inside) return outside(at, size, write);
-  if (size_t(number) >= piece_shadow.size()) piece_shadow.resize(number + 1);
-  std::vector<Shadow> &shadow = piece_shadow[number];
-  if (shadow.size() < piece.size) shadow.resize(piece.size);
-  for (size_t i = 0; i < size; i++) {
-    if (write) piece.written[offset + i] = 1;
-    else if (!piece.written[offset + i]) fault("read of memory that nothing has written", "device memory", offset, size);
-    access(shadow[offset + i], write, "device memory", offset, size);
-  }
+  if (size_t(number) >= piece_tables.size()) piece_tables.resize(number + 1);
+  piece_tables[number].grow(piece.size);
+  if (write) __real_memset(piece.written + offset, 1, size);
+  else if (memchr(piece.written + offset, 0, size))
+    fault("read of memory that nothing has written", "device memory", offset, size);
+  access(piece_tables[number].shadows + offset, write, "device memory", offset, size);
 }
 
-static void check(uintptr_t address, size_t size, bool write) {
-  char *at = reinterpret_cast<char *>(address);
-  if (!emulation_thread || emulation_fault[0] || (at >= emulation_stacks && at < emulation_stacks_end)) return;
+static void check_memory(char *at, size_t size, bool write) {
+  if (!emulation_thread || emulation_fault[0]) return;
   if (at >= emulation_shared && at < emulation_shared_end)
-    return check_shared(emulation_shared, emulation_shared_end, shared_shadow, at, size, write);
+    return check_shared(emulation_shared, emulation_shared_end, fixed_shared, at, size, write);
   if (at >= emulation_dynamic && at < emulation_dynamic + MOST_DYNAMIC)
-    return check_shared(emulation_dynamic, emulation_dynamic_end, dynamic_shadow, at, size, write);
+    return check_shared(emulation_dynamic, emulation_dynamic_end, dynamic_shared, at, size, write);
+  if (at < pieces_start || at >= pieces_end) return;
   for (int i = 0; i < emulation_piece_count; i++) {
     const EmulationPiece &piece = emulation_pieces[i];
     if (at >= piece.start - piece.guard && at < piece.start + piece.size + piece.guard)
       return check_piece(i, at, size, write);
   }
+}
+
+/* Most accesses are to a thread's own stack: nothing to see there. */
+static inline void check(uintptr_t at, size_t size, bool write) {
+  if (at - uintptr_t(emulation_stacks) >= uintptr_t(emulation_stacks_end) - uintptr_t(emulation_stacks))
+    check_memory(reinterpret_cast<char *>(at), size, write);
 }
 
 extern "C" void emulation_look(const void *at, size_t size) { check(uintptr_t(at), size, false); }
@@ -212,6 +270,20 @@ extern "C" void __tsan_vptr_update(void *, void *) {}
 extern "C" void __tsan_func_entry(void *) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_init() {}
+
+/* Compilers copy and clear structures by calls; the linker leads them here (--wrap). */
+extern "C" void *__wrap_memcpy(void *to, const void *from, size_t size) {
+  check(uintptr_t(from), size, false), check(uintptr_t(to), size, true);
+  return __real_memcpy(to, from, size);
+}
+extern "C" void *__wrap_memmove(void *to, const void *from, size_t size) {
+  check(uintptr_t(from), size, false), check(uintptr_t(to), size, true);
+  return __real_memmove(to, from, size);
+}
+extern "C" void *__wrap_memset(void *to, int byte, size_t size) {
+  check(uintptr_t(to), size, true);
+  return __real_memset(to, byte, size);
+}
 
 struct Mismatch { const char *file; uint32_t line, column; void *type; unsigned char log_alignment, kind; };
 extern "C" void __ubsan_handle_type_mismatch_v1(Mismatch *data, uintptr_t at) {

@@ -15,17 +15,17 @@ struct EmulationThread {
   unsigned block, thread, warp, barriers, warp_barriers;
   EmulationMoment fence;                      /* its last __threadfence(); when = 0: none */
   unsigned *counter; size_t arrivals;         /* the counter that it was at since then, and the arrivals there so far */
+  unsigned epoch;                             /* the number of its last accesses (checks.cpp); 0: none since its fence */
 };
 
 extern "C" {
 extern EmulationThread *emulation_thread;     /* null outside of kernels */
-extern unsigned emulation_launch;
 extern char *emulation_shared, *emulation_shared_end, *emulation_stacks, *emulation_stacks_end;
 extern char *emulation_dynamic, *emulation_dynamic_end;         /* shared memory that the launch asked for */
 void emulation_new_block();
 void emulation_tell(const char *what);                          /* something else is wrong */
 void emulation_unwritten(char *at, size_t size);                /* a copy to shared memory begins: no value until it ends */
-void emulation_leaves(char *at, size_t size);                   /* a bulk copy begins: likewise; bulk.h knows who may read */
+void emulation_leaves(char *at, size_t size);                   /* a bulk copy begins: likewise; engines.cpp knows who may read */
 void emulation_arrived(char *at, size_t size);                  /* it has arrived */
 void emulation_look(const void *at, size_t size);               /* what it reads */
 void emulation_fence();                                         /* __threadfence() */

@@ -1,4 +1,4 @@
-/* tensor_map.h: what the emulated drivers (libcuda.cpp, driver.py) write into a tensor map, and bulk.h reads. The real
+/* tensor_map.h: what the emulated drivers (libcuda.cpp, driver.py) write into a tensor map, and engines.cpp reads. The real
  * ones' bits are the driver's own. */
 #pragma once
 #include <cstdint>
