@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from cuda_emulation.cases import emulate
+from cuda_emulation import driver
+from cuda_emulation.cases import backend_of, emulate
 
 import hloc
 from hloc.api import optimize, optimized_plan, plan
 from hloc.cli.main import cli
 from hloc.errors import UnsupportedError
+from hloc.kernels.plan import Collective
 from hloc.targets import find
 from hloc.targets.cuda import container
+from hloc.targets.cuda.execution.collectives import CudaCollectives
 from hloc.targets.cuda.host_program import host_text
 from hloc.targets.cuda.sources import make_sources
 
@@ -63,6 +66,37 @@ def test_sanitizers_have_gaps_in_both(monkeypatch):
     program = plan(optimize(hloc.load(OFFLOAD), find("cpu")), find("cpu"))
     places = np.array(program.gaps)
     assert (places[:, 0] + places[:, 1] <= program.arena_size).all() and (np.diff(places[:, 0]) > 0).all()
+
+
+@pytest.mark.parametrize("fault", ["", "no wait after", "no wait before"])
+def test_copies_run_beside_kernels(fault, monkeypatch):
+    """Kernel by kernel and as graphs, in every order of two streams; a missing wait shows in the results."""
+    target = find("h100")
+    sources = make_sources(plan(optimize(hloc.load(OFFLOAD), target), target), target.machine)
+    kinds = [s.is_done for s in sources.program.steps if isinstance(s, Collective)]
+    assert kinds.count(False) == kinds.count(True) >= 4
+    x, w = (np.random.default_rng(n).standard_normal(s, np.float32) / 4 for n, s in enumerate([(16, 64), (64, 64)]))
+    judge = hloc.compile(OFFLOAD, target="reference")
+    wanted = [judge(x / (1 + run), w) for run in range(3)]
+    driver.install(monkeypatch)
+    if fault == "no wait after":
+        monkeypatch.setattr(CudaCollectives, "done", lambda self, step: None)
+    elif fault:
+        monkeypatch.setattr(driver.Stream, "wait_for_event", lambda self, event, wait=driver.Stream.wait_for_event:
+                            None if event.mark.queue is not self and self.handle in late else wait(self, event))
+    wrong = 0
+    for number in (None, 0, 1):
+        monkeypatch.setattr(driver.Stream, "late_ones", frozenset([] if number is None else [number]))
+        driver.Stream.in_thread.count = 0
+        late: set[int] = set()
+        monkeypatch.setenv("HLOC_CUDA_GRAPHS", "off" if fault else "on")
+        backend = backend_of(sources)
+        late.add(backend.collectives.stream.handle)
+        for run in range(3):                                # the first waits for each kernel
+            found = backend([x / (1 + run), w])
+            wrong += not all(np.allclose(a, b, atol=1e-4) for a, b in zip(found, wanted[run]))
+        backend.close()
+    assert (wrong > 0) == bool(fault)
 
 
 def chain(size: int) -> str:

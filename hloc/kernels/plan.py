@@ -16,6 +16,7 @@ from hloc.ir import Instruction, Shape
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
 
+TRANSFER = "transfer"           # the kind of a Collective that is a copy between a GPU's memory and its host's
 FLAG_BYTES = 4                  # of Program.held: an s32
 
 
@@ -109,7 +110,7 @@ class Collective(NamedTuple):
     done by another: between them nothing may touch its arrays.
 
     number     of this collective among those of the program; a send and its recv have the same
-    kind       of the operation: all-reduce ...
+    kind       of the operation: all-reduce ...; or TRANSFER, which meets no other device
     is_done    whether this step waits for the end
     arguments, results     the arrays, or blocks of them
     groups, pairs          of devices
@@ -222,7 +223,8 @@ class Program(NamedTuple):
     @property
     def meets(self) -> bool:
         """Whether a run takes a communicator: it exchanges arrays with other devices, or reads its own number."""
-        return any(isinstance(step, (Collective, DeviceNumber)) for step in all_steps(self.steps))
+        return any(isinstance(step, DeviceNumber) or isinstance(step, Collective) and step.kind != TRANSFER
+                   for step in all_steps(self.steps))
 
     @property
     def communicating(self) -> int:

@@ -30,6 +30,7 @@ from hloc.kernels.ir import Tile
 from hloc.kernels.kernel_table import KernelTable
 from hloc.kernels.overlap import with_late_ends
 from hloc.kernels.plan import (
+    TRANSFER,
     Block,
     Branch,
     Collective,
@@ -257,9 +258,18 @@ class Planner:
         steps.append(Draft(lambda ref: Copy(ref(destination), ref(source), instruction)))
 
     def transfer(self, instruction: Instruction, source: Value, steps: list[Draft]) -> Leaves:
-        """A copy between the memories of device and host."""
+        """A copy between the memories of device and host; on a GPU kernels run beside it."""
         made = self.made_by(instruction, source.size, instruction.shape.on_host)
-        self.copy(made, source, steps)
+        self.land([source])
+        if self.machine.kind == "cpu":
+            self.copy(made, source, steps)
+            return [made]
+        self.assignment.use(source, self.time)
+        self.assignment.define(made, self.time)
+        number = self.collective_numbers.setdefault((TRANSFER, made), len(self.collective_numbers))
+        blocks = (Block("u8", 1, source.size, source.size),)
+        for is_done in (False, True):
+            steps.append(Draft(partial(_transfer_step, instruction, blocks, number, is_done, source, made)))
         return [made]
 
     # -- control flow ------------------------------------------------------------------------------------------------
@@ -421,6 +431,11 @@ class Planner:
         room = self.room([unplaced], instruction)
         steps.append(Draft(lambda ref: step(ref, room)))
         return results
+
+
+def _transfer_step(instruction: Instruction, blocks: tuple[Block, ...], number: int, is_done: bool, source: Value,
+                   made: Value, ref: Callable[[Value], Ref]) -> Collective:
+    return Collective(number, TRANSFER, is_done, (ref(source),), (ref(made),), blocks, (), (), instruction)
 
 
 def _collective_step(instruction: Instruction, exchange: Exchange, blocks: tuple[Block, ...], number: int,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.plan import Block, Branch, Collective, Ref, Step, WhileLoop, all_steps
+from hloc.kernels.plan import TRANSFER, Block, Branch, Collective, Ref, Step, WhileLoop, all_steps
 from hloc.passes.nccl_rewriter import nccl_op
 from hloc.targets.manifest import MOST_BYTES, whole
 
@@ -29,7 +29,7 @@ def to_json(step: Collective) -> list:
 def from_json(row: list, ref: Callable[[list], Ref]) -> Collective:
     """Raises ValueError, TypeError or KeyError for what is none."""
     _, number, kind, is_done, arguments, results, blocks, groups, pairs = row
-    if kind not in GROUPED + MESSAGES:
+    if kind not in (*GROUPED, *MESSAGES, TRANSFER):
         raise ValueError(f"unknown collective {kind!r}")
     return Collective(
         whole(number, MOST_BYTES), str(kind), bool(is_done), tuple(ref(r) for r in arguments),
@@ -77,7 +77,7 @@ def _check_ends(steps: Sequence[Step]) -> None:
 def _check_devices(step: Collective, devices: int) -> None:
     named = [d for g in step.groups for d in g]
     if any(d >= devices for d in (*named, *(d for pair in step.pairs for d in pair))) or len(set(named)) != len(named) \
-            or not all(step.groups) or (step.kind in MESSAGES and step.groups):
+            or not all(step.groups) or (step.kind in (*MESSAGES, TRANSFER) and step.groups):
         raise ValueError(f"{step.kind} names devices that there are not")
 
 

@@ -28,6 +28,7 @@ from hloc.evaluate.simulate import AbandonedError
 from hloc.ir import TOKEN, Instruction, numpy_dtype
 from hloc.kernels.plan import Collective, Ref, Step, all_steps
 from hloc.ops.collectives import check_rows
+from hloc.targets.cuda.execution.host_memory import HostMemory
 from hloc.targets.cuda.libraries import nccl
 
 START = Instruction("program", "start", TOKEN)         # where devices meet before a program
@@ -88,11 +89,12 @@ def name_of_gpu(bus: str) -> str:
 
 class CudaCollectives:
     """The collectives of a program. `cuda` is PyCUDA's driver module, `compute` the stream of kernels, `gpu` the
-    device's; address: of a piece of memory; table: memory of table_bytes (container.py). The context is current in all
-    calls."""
+    device's; address: of a piece of memory; table: memory of table_bytes (container.py); host: the arrays in the host's
+    memory, which copies go to and come from. The context is current in all calls."""
 
     def __init__(self, cuda, device: Device, steps: Sequence[Step], compute, gpu, address: Callable[[Ref], int],
-                 table: int = 0):
+                 table: int = 0, host: HostMemory | None = None):
+        self.host = host
         self.cuda, self.device, self.compute, self.address, self.table = cuda, device, compute, address, table
         self.stream = cuda.Stream(1)                   # CU_STREAM_NON_BLOCKING
         self.events: dict[tuple[int, str], tuple[Any, Any]] = {}
@@ -190,6 +192,12 @@ class CudaCollectives:
         for ref, size in zip(refs, sizes):
             if size:
                 self.cuda.memset_d8_async(self.address(ref), 0, size, self.stream)
+
+    def _transfer(self, step: Collective) -> None:
+        """Between the device's memory and its host's."""
+        assert self.host is not None                   # one of the two is there
+        (source,), (made,) = step.arguments, step.results
+        self.host.copy(self.address(made), self.address(source), source.size, self.stream)
 
     def _all_reduce(self, step: Collective) -> None:
         self._each(step, lambda library, communicator, to, source, size, block: library.all_reduce(

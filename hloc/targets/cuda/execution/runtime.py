@@ -188,8 +188,9 @@ class CudaBackend:
     def _load_collectives(self) -> None:
         from hloc.evaluate import Device
         from hloc.targets.cuda.execution.collectives import CudaCollectives
+        table = next(iter(self.regions["table"]), 0)
         self.collectives = CudaCollectives(self.cuda, self.device or Device(), self.packed.steps, self.stream, self.gpu,
-                                           self._address, *self.regions["table"])
+                                           self._address, table, self.host)
 
     def _function(self, name: str):
         try:
