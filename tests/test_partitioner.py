@@ -83,6 +83,14 @@ def test_any_resharding_comes_to_an_end():
         assert [s.kind for s in steps] == ["slice", "gather"] and steps[-1].sharding == target
 
 
+def test_axes_change_places_by_way_of_a_third_dimension():
+    """Three exchanges of a part send less than gathering it."""
+    mesh = DeviceMesh((4, 2))
+    steps = steps_between((8, 8, 8), ((0,), (1,), ()), ((1,), (0,), ()), mesh)
+    assert [s.kind for s in steps] == ["exchange"] * 3 and steps[-1].sharding == ((1,), (0,), ())
+    assert sum(s.sent for s in steps) == 64 * (1 / 2 + 3 / 4 + 1 / 2)
+
+
 def test_halos_are_counted_from_the_end_of_parts():
     """A window of three elements needs one of the part before and one of the part behind; a range that is far away, parts
     from there; of an array that ends within the last part, nothing behind its end."""

@@ -46,7 +46,7 @@ class Emitter(Body):
             new.span = self.like.span
             if "metadata" in self.like.attributes:
                 new.attributes.setdefault("metadata", self.like.attributes["metadata"])
-            if opcode in EXCHANGES:
+            if opcode in EXCHANGES and "channel_id" in new.attributes:          # those of the text may have none
                 operands = self.like.operands if self.moved is None else [self.moved]
                 self.made_for[new.attributes["channel_id"]] = (*operands, self.like)
         return new

@@ -5,16 +5,21 @@
     f32[8,8]  {}           ->  {x along 0}             slice
     f32[8,8]  {x along 0}  ->  {}                      gather
 
-Slices come as early as they can: what follows is smaller then. Along a dimension that does not divide evenly, before or
+Slices come as early as they can: what follows is smaller then. Where several steps send, a search over shardings in
+between finds those that send least. Along a dimension that does not divide evenly, before or
 after, all parts are gathered and cut anew.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from hloc.sharding.meshes import Axes, DeviceMesh
+
+MOST_STATES = 200                 # shardings that a search for the cheapest steps looks at
 
 
 class Step(NamedTuple):
@@ -40,7 +45,59 @@ def steps_between(sizes: Sequence[int], source: Sequence[Axes], target: Sequence
 @lru_cache(maxsize=4096)
 def _steps(sizes: tuple[int, ...], source: tuple[Axes, ...], target: tuple[Axes, ...],
            mesh: DeviceMesh) -> tuple[Step, ...]:
-    return tuple(_Resharding(sizes, source, target, mesh).steps()) if source != target else ()
+    if source == target:
+        return ()
+    straight = _Resharding(sizes, source, target, mesh)
+    found = straight.steps()
+    if any(straight.uneven) or sum(step.sent > 0 for step in found) < 2:
+        return tuple(found)
+    return _cheapest(sizes, source, target, mesh, elements_sent(found)) or tuple(found)
+
+
+def _cheapest(sizes: tuple[int, ...], source: tuple[Axes, ...], target: tuple[Axes, ...], mesh: DeviceMesh,
+              most: float) -> tuple[Step, ...] | None:
+    """The steps that send least, less than `most`: axes may lie along other dimensions in between. None where none
+    send less, or none were found among MOST_STATES shardings."""
+    waiting: list[tuple[float, int, tuple[Step, ...], tuple[Axes, ...]]] = [(0.0, 0, (), source)]
+    seen: set[tuple[Axes, ...]] = set()
+    number = 0
+    while waiting and len(seen) < MOST_STATES:
+        sent, _, steps, now = heappop(waiting)
+        if now == target:
+            return steps
+        if now in seen:
+            continue
+        seen.add(now)
+        for step in _steps_from(sizes, now, target, mesh):
+            if sent + step.sent < most:
+                number += 1
+                heappush(waiting, (sent + step.sent, number, (*steps, step), step.sharding))
+    return None
+
+
+def _steps_from(sizes: tuple[int, ...], now: tuple[Axes, ...], target: tuple[Axes, ...],
+                mesh: DeviceMesh) -> Iterator[Step]:
+    """All steps from one sharding, of dimensions that divide evenly."""
+    local = math.prod(n // mesh.count(a) for n, a in zip(sizes, now))
+    used = {a for axes in now for a in axes}
+    if all(mesh.count(a) == mesh.count(b) for a, b in zip(now, target)):
+        yield Step("permute", -1, (), target, float(local))
+
+    def changed(*pairs: tuple[int, Axes]) -> tuple[Axes, ...]:
+        new = dict(pairs)
+        return tuple(new.get(d, axes) for d, axes in enumerate(now))
+    for d, axes in enumerate(now):
+        more = target[d][len(axes):]
+        if target[d][:len(axes)] == axes and more and not used & set(more):
+            yield Step("slice", d, more, changed((d, target[d])))
+        for start in range(len(axes)):
+            moved = axes[start:]
+            parts = mesh.count(moved)
+            yield Step("gather", d, moved, changed((d, axes[:start])), float(local * (parts - 1)))
+            for onto, there in enumerate(now):
+                if onto != d and sizes[onto] % mesh.count((*there, *moved)) == 0:
+                    yield Step("exchange", d, moved, changed((d, axes[:start]), (onto, (*there, *moved))),
+                               local * (parts - 1) / parts, onto)
 
 
 def elements_sent(steps: Sequence[Step]) -> float:
