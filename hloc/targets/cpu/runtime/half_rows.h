@@ -1,7 +1,7 @@
 /* half_rows.h: rows of f16 to f32 and back, by the CPU's instructions if it has them; compilers do not use these.
  *
  * hloc_widen_row_f16(from, to, n), hloc_narrow_row_f16(from, to, n): contiguous, any alignment and length; rounded and
- * special values as in narrow.h. hloc_round_row_f16(from, to, n): f32 to f16 and back; both may be the same row.
+ * special values as in narrow.h.
  * hloc_widen_f16(x), hloc_narrow_f32(x): a single number, outside of loops that become vectors.
  * Example: a row of one 1.0 becomes 0x3c00.
  */
@@ -77,21 +77,6 @@ HLOC_INLINE void hloc_narrow_here_f16(const float* from, hloc_f16* to, long n) {
 #endif
   for (; i < n; i++) to[i] = hloc_narrow_f32(from[i]);
 }
-HLOC_INLINE void hloc_round_here_f16(const float* from, float* to, long n) {
-  long i = 0;
-#if defined(__AVX512F__)
-  for (; i + 16 <= n; i += 16) {
-    const hloc_sixteen_floats floats = *(const hloc_sixteen_floats_any*)(from + i);
-    *(hloc_sixteen_floats_any*)(to + i) = hloc_widen_sixteen(hloc_narrow_sixteen(floats));
-  }
-#elif defined(__F16C__)
-  for (; i + 8 <= n; i += 8) {
-    const hloc_eight_floats floats = *(const hloc_eight_floats_any*)(from + i);
-    *(hloc_eight_floats_any*)(to + i) = hloc_widen_eight(__builtin_ia32_vcvtps2ph256(floats, 0));
-  }
-#endif
-  for (; i < n; i++) to[i] = hloc_round_f16_f32(from[i]);
-}
 
 /* Inlined if the row is known to be short, else a call: a kernel may have a dozen of them, and compilers take some 15
  * milliseconds for each copy. */
@@ -105,5 +90,4 @@ HLOC_INLINE void hloc_round_here_f16(const float* from, float* to, long n) {
   }
 HLOC_DEFINE_ROW(widen, hloc_f16, float)
 HLOC_DEFINE_ROW(narrow, float, hloc_f16)
-HLOC_DEFINE_ROW(round, float, float)
 #endif
