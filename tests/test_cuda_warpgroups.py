@@ -56,12 +56,13 @@ def products(cases, sizes: tuple[int, int, int], batch: str = "") -> str:
                       "}"]) + "\n"
 
 
-def grouped(text: str, variant: str, gpu=H100, tile: str = "128x256"):
-    """All products in one variant. variant: the end of its label; tile: how that begins."""
+def grouped(text: str, variant: str, gpu=H100, tile: str | tuple[str, ...] = "128x256"):
+    """All products in one variant. variant: the end of its label; tile: how that begins, of all or of each."""
     target = cuda_target(gpu)
     program = api.plan(api.optimize(api.load(text), target), target)
-    found = [[w for w in variants(kernel, gpu) if w.endswith(variant) and w.startswith(f"{tile}x")]
-             for kernel in program.kernels]
+    tiles = (tile,) * len(program.kernels) if isinstance(tile, str) else tile
+    found = [[w for w in variants(kernel, gpu) if w.endswith(variant) and w.startswith(f"{own}x")]
+             for kernel, own in zip(program.kernels, tiles, strict=True)]
     sources = make_sources(program, gpu, [label for (label,) in found])
     assert sources.readable().count("hloc_tile_bulk<" if "bulk" in variant else "hloc_tile_warpgroup<") == len(found)
     return sources
@@ -87,7 +88,7 @@ BYTES = [(S8, (1, 1)), (("f32", "f32", "f32"), (1, 1)), *(((a, b, "f32"), (1, 1)
 
 
 def of_variant(cases, variant: str):
-    """The engine copies no f32: threads round to TF32 what they have copied themselves."""
+    """f32 are packed for the engine (test_cuda_packed.py): here threads round to TF32 what they have copied."""
     return [c for c in cases if variant == GROUPED or c[0][0] != "f32"]
 
 
@@ -119,11 +120,10 @@ def test_warpgroups(cases, variant, monkeypatch):
 
 @emulated
 @pytest.mark.parametrize("variant", [GROUPED, BULK])
-@pytest.mark.parametrize("tile", ["128x128", "64x256", "64x128", "64x64"])
-def test_tiles(tile, variant, monkeypatch):
+def test_tiles(variant, monkeypatch):
     """Fewer rows: one group of warps; fewer columns: shorter instructions."""
-    cases = [WORDS[0], WORDS[3]]
-    sources = grouped(products(cases, (72, 136, 80)), variant, tile=tile)
+    cases = [(types, way) for types in (BF16, F16) for way in ((1, 0), (0, 1), (1, 1), (0, 0))]
+    sources = grouped(products(cases, (72, 136, 80)), variant, tile=("128x128", "64x256", "64x128", "64x64") * 2)
     arrays = inputs(sources)
     for i, result in enumerate(emulate(sources, arrays, monkeypatch, checked=True, backwards=True)):
         np.testing.assert_array_equal(result, expected(*arrays[2 * i:][:2], cases[i][1]), err_msg=str(cases[i]))
@@ -207,24 +207,40 @@ PATCHED = [Patched("3,6,7,128", "3,3,128,72", "3,6,7,72", "3x3 pad=1_1x1_1"),
            Patched("3,6,7,128", "3,3,128,40", "3,6,7,40", "3x3 pad=1_1x1_1", type="bf16, 2 splits")]
 
 
-def patched(case: Patched, tile: str = "64x128"):
-    case, variant = (case._replace(type="bf16"), f"{BULK}, 2 splits") if "splits" in case.type else (case, BULK)
-    sources = grouped(case.text, variant, tile=tile)
-    assert "hloc_conv<" in sources.readable() and "hloc_patch_rest<" in sources.readable()
-    return case.text, sources
+def patched(cases: list[Patched], tiles: tuple[str, ...]):
+    """One module of all cases, each in a tile."""
+    body, shapes = [], []
+    for n, case in enumerate(cases):
+        entry = case._replace(type=case.type.split(",")[0]).text.split("{", 1)[1].rsplit("}", 1)[0]
+        for old, new in (("ROOT ", ""), ("x =", f"x{n} ="), ("w =", f"w{n} ="), ("y =", f"y{n} ="), ("(x, w)", f"(x{n}, w{n})"),
+                         ("parameter(0)", f"parameter({2 * n})"), ("parameter(1)", f"parameter({2 * n + 1})")):
+            entry = entry.replace(old, new)
+        body.append(entry)
+        shapes.append(f"f32[{case.y}]")
+    text = "\n".join(["HloModule m", "ENTRY e {", *body,
+                      f"  ROOT all = ({', '.join(shapes)}) tuple({', '.join(f'y{n}' for n in range(len(cases)))})", "}", ""])
+    target = cuda_target(H100)
+    program = api.plan(api.optimize(api.load(text), target), target)
+    ends = [f"{BULK}, 2 splits" if "splits" in case.type else BULK for case in cases]
+    labels = [next(w for w in variants(kernel, H100) if w.startswith(f"{tile}x") and w.endswith(end))
+              for kernel, tile, end in zip(program.kernels, tiles, ends, strict=True)]
+    sources = make_sources(program, H100, labels)
+    shown = sources.readable()
+    assert shown.count("hloc_conv<") == shown.count("hloc_patch_rest<") == len(cases)
+    return text, sources
 
 
 @emulated
-@pytest.mark.parametrize("case, tile", [*((c, "64x128") for c in PATCHED), *((c, "128x128") for c in PATCHED[:2]),
-                                        (PATCHED[0], "192x128"), (PATCHED[1], "192x64")],
-                         ids=lambda v: v if isinstance(v, str) else f"{v.how}-{v.type}".replace(" ", "-"))
-def test_patches(case, tile, monkeypatch):
+@pytest.mark.parametrize("cases, tiles", [
+    (PATCHED, ("64x128",) * len(PATCHED)),
+    ([PATCHED[0], PATCHED[1], PATCHED[0]._replace(w="3,3,128,80", y="3,6,7,80"), PATCHED[1]._replace(type="bf16")], ("128x128", "128x128", "192x128", "192x64"))], ids=["cases", "tiles"])
+def test_patches(cases, tiles, monkeypatch):
     """Boxes of images, what lies outside of these as zeros; strides, dilations, filters read from their end."""
-    text, sources = patched(case, tile)
+    text, sources = patched(cases, tiles)
     arrays = inputs(sources)
-    (result,) = emulate(sources, arrays, monkeypatch, checked=True, backwards=tile == "64x128")
-    (right,) = Evaluator(api.load(text)).run(arrays)
-    np.testing.assert_array_equal(result.astype(float), right.astype(float))
+    results = emulate(sources, arrays, monkeypatch, checked=True, backwards=len(cases) > 4)
+    for case, result, right in zip(cases, results, Evaluator(api.load(text)).run(arrays), strict=True):
+        np.testing.assert_array_equal(result.astype(float), right.astype(float), err_msg=str(case))
 
 
 def test_patches_fill_tiles():
@@ -308,7 +324,7 @@ def test_faults_of_patches(place, wrong, told, monkeypatch):
     image."""
     case = Patched("3,6,7,64", "3,3,72,64", "3,6,7,72", "3x3 pad=1_1x1_1", "b01f_01oi->b01f")
     case = case._replace(x="1,17,7,64", y="1,17,7,72") if "own_y" in place else case
-    text, sources = patched(case, "64x128")
+    text, sources = patched([case], ("64x128",))
     check_fault(sources, text, place, wrong, told, monkeypatch)
 
 
@@ -341,7 +357,7 @@ def chosen(text: str, gpu) -> list[str]:
     (BF16, (128, 4096, 4096), "64x64x64, 3 stages, 2 splits"),      # 128 rows: moving the weights takes longer
     (S8, (4096, 4096, 4096), "128x256x128, 4 stages, wgmma, bulk copies"),
     (("f8e4m3fn", "f8e4m3fn", "f32"), (4096, 4096, 4096), "128x256x128, 3 stages"),     # sums of fewer digits
-    (("f32", "f32", "f32"), (4096, 4096, 4096), "128x256x32, 4 stages, wgmma")])        # TF32, rounded by threads
+    (("f32", "f32", "f32"), (4096, 4096, 4096), "128x256x32, 4 stages, wgmma, bulk copies")])    # TF32, one operand packed before
 def test_the_cost_model_takes_wgmma_where_products_are_the_limit(types, sizes, first):
     """On sm_90a alone, and not where memory is the limit or where numbers would be less exact."""
     text = product(types, sizes, (1, 1))

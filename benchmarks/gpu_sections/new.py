@@ -1,8 +1,8 @@
 """Kernels that no device has run when they were written: against the evaluator, and their share of a copy's bandwidth.
 
 Products of f32 as TF32, bf16 that is f32 within a kernel, sums that the last block joins, rows in one kernel, the
-gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters. A
-case goes to another section once a device has run it.
+gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters and
+of images, operands that a kernel packs before wgmma reads them. A case goes to another section once a device has run it.
 """
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ from hloc.tools.compare import compare
 
 PRODUCT = """ENTRY e {{ a = f32[{n},{n}] parameter(0)  b = f32[{n},{n}] parameter(1)
   ROOT d = f32[{n},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{asked} }}
+"""
+PACKED = """ENTRY e {{ a = {t}[{m},{k}] parameter(0)  b = {t}[{k},{n}] parameter(1)
+  ROOT d = {r}[{m},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}
+"""
+IMAGE = """ENTRY e {{ g = f32[{i},{h},{h},{c}] parameter(0)  w = f32[3,3,{c},{c}] parameter(1)
+  ROOT x = f32[{i},{s},{s},{c}] convolution(g, w), window={{size=3x3 pad={p} lhs_dilate={by}x{by} rhs_reversal=1x1}},
+    dim_labels=b01f_01oi->b01f }}
 """
 CONVOLUTION = """ENTRY e {{ x = f32[{i},{s},{s},{c}] parameter(0)  w = f32[3,3,{c},{c}] parameter(1)
   ROOT y = f32[{i},{s},{s},{c}] convolution(x, w), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_01io->b01f }}
@@ -67,6 +74,11 @@ def cases(device) -> Iterator[tuple[str, str, bool]]:
     for name, asked in (("TF32", ""), ("three products of TF32", ", operand_precision={high,high}"),
                         ("all bits", ", operand_precision={highest,highest}")):
         yield f"f32 matmul of {n} cubed, {name}", PRODUCT.format(n=n, asked=asked), not asked
+    for t, r in (("s8", "s32"), ("f8e4m3fn", "f32")):
+        yield f"{t} matmul of {n} cubed across the depth", PACKED.format(t=t, r=r, m=n, k=n, n=n), False
+    for by, p in ((1, "1_1x1_1"), (2, "1_2x1_2")):
+        yield f"f32 gradient of the image of a 3x3 convolution of stride {by}", \
+            IMAGE.format(i=i, h=s // by, s=s, c=c, p=p, by=by), True
     yield f"f32 convolution 3x3, {i} images of {s}x{s}, {c} channels", CONVOLUTION.format(i=i, s=s, c=c), True
     yield f"bf16 chain [{n},{n}]", CHAIN.format(r=n, c=n), False
     for t in ("f32", "bf16"):

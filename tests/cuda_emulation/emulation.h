@@ -207,6 +207,18 @@ static inline float wide_f16(unsigned bits) {
   const float size = exponent == 31 ? (mantissa ? NAN : INFINITY) : std::ldexp(float(whole), (exponent ? exponent : 1) - 25);
   return bits >> 15 ? -size : size;
 }
+/* A product whose words of a are in registers: lane 4 g + t shows words t, t + 4 of rows g, g + 8. */
+static void begin_words(void *d, const unsigned *a, unsigned long long b, unsigned columns, bool across,
+                        void (*add)(void *, unsigned, unsigned)) {
+  struct Words { unsigned at[4]; } mine;
+  std::memcpy(mine.at, a, sizeof mine);
+  const unsigned char *slots = exchange(mine);
+  GroupProduct p = {d, 0, b, columns, true, false, across, add, true, {}};
+  for (unsigned half = 0; half < 2; half++)
+    for (unsigned k = 0; k < 8; k++)
+      p.words[half][k] = shown_by<Words>(slots, current->lane / 4 * 4 + k % 4).at[k / 4 * 2 + half];
+  begin_group(p);
+}
 template <float (*WIDE)(unsigned)> struct Group {
   static void add(void *sum, unsigned x, unsigned y) {
     *static_cast<float *>(sum) += WIDE(x & 0xffff) * WIDE(y & 0xffff) + WIDE(x >> 16) * WIDE(y >> 16);
@@ -214,16 +226,8 @@ template <float (*WIDE)(unsigned)> struct Group {
   template <int N, int ADD, int A, int B> static void begin(float *d, unsigned long long a, unsigned long long b) {
     begin_group({d, a, b, N, ADD, A, B, add, false, {}});
   }
-  /* Lane 4 g + t shows words t, t + 4 of rows g, g + 8. */
   template <int N, int B> static void begin_words(float *d, const unsigned *a, unsigned long long b) {
-    struct Words { unsigned at[4]; } mine;
-    std::memcpy(mine.at, a, sizeof mine);
-    const unsigned char *slots = exchange(mine);
-    GroupProduct p = {d, 0, b, N, true, false, B, add, true, {}};
-    for (unsigned half = 0; half < 2; half++)
-      for (unsigned k = 0; k < 8; k++)
-        p.words[half][k] = shown_by<Words>(slots, current->lane / 4 * 4 + k % 4).at[k / 4 * 2 + half];
-    begin_group(p);
+    emulation::begin_words(d, a, b, N, B, add);
   }
 };
 }  // namespace emulation
@@ -247,6 +251,11 @@ template <int N> static void hloc_wgmma_s8(int *d, unsigned long long a, unsigne
 }
 template <int N> static void hloc_wgmma_tf32(float *d, unsigned long long a, unsigned long long b) {
   emulation::begin_bytes<float, emulation::dot_tf32, N>(d, a, b);
+}
+template <int N> static void hloc_wgmma_tf32_words(float *d, const unsigned *a, unsigned long long b) {
+  emulation::begin_words(d, a, b, N, false, [](void *sum, unsigned x, unsigned y) {
+    *static_cast<float *>(sum) = emulation::dot_tf32(*static_cast<float *>(sum), x, y);
+  });
 }
 static float hloc_f8e4m3fn_to_f32(unsigned char), hloc_f8e5m2_to_f32(unsigned char);
 #define EMULATION_GROUP_OF_F8(A, B)                                                                                   \

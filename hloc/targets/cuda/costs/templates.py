@@ -17,6 +17,7 @@ from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Sizes
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.tiles import convolutions, products
+from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
 from hloc.targets.cuda.tiles.tiling import Tiling
 from hloc.targets.cuda.tiles.times import works_of
 
@@ -43,14 +44,15 @@ def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) 
     if product.m <= products.THIN and not product.groups:
         sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
         return [_thin(sizes, launches[0], tile)]
-    tilings = products.tilings_of(tile, product, gpu)
-    return works_of(_chosen(tilings, variant), *products.cost_arguments(tile, product), gpu)
+    tiling = _chosen(products.tilings_of(tile, product, gpu), variant)
+    lines = products.lines_of(product, tiling, products.names_of(product), dict(tile.parameters)["types"][0])
+    return works_of(tiling, *products.cost_arguments(tile, product), gpu, lines)
 
 
 def _convolution(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) -> list[Work]:
-    asked = convolutions.Asked.of(tile)
+    asked = Asked.of(tile)
     c = asked.c
-    if convolutions.is_direct(c):
+    if is_direct(c):
         sizes = sizes_of(tile, c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"])
         return [_direct(sizes, launches[0], tile, c["K"])]
     found = convolutions.choices(asked, gpu)

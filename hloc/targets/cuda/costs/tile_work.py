@@ -141,6 +141,8 @@ def _multiplying(width: int, tiled: Tiled, words: tuple[float, int]) -> dict[str
                 "shared": tiled.steps * bk * (tiled.threads / WARP) * read}
     if tiled.form in ("groups", "bulk"):
         read = tiled.steps * (bm / 64 * bn + bm) * bk
+        if tiled.form == "bulk":                                    # f32 of the left operand are rounded in registers
+            return {"shared": read * width / PASS, "alu": tiled.steps * bm * bk / WARP if width == 4 else 0}
         rounded: float = tiled.steps * (bm + bn) * bk if width == 4 else 0         # in shared memory: read and written
         return {"shared": (read + 2 * rounded) * width / PASS, "alu": rounded / WARP}
     bytes_of_term, count = words

@@ -6,7 +6,8 @@
  *                         the products of one step may go on while the next one's begin
  *   hloc_tile_bulk        operands copied by the bulk copy engine, which one more warp keeps busy, into the next tile
  *                         of the block too; BULK: bytes of an element. hloc_gemm(maps, tile, finish) walks over such
- *                         tiles
+ *                         tiles. f32: the left operand is rounded to TF32 in registers, the right one has been before
+ *                         (lines.cuh). PACKED_A, PACKED_B: the operand was packed as lines along k
  */
 #ifndef HLOC_WARPGROUP_CUH
 #define HLOC_WARPGROUP_CUH
@@ -25,22 +26,32 @@
   };
 HLOC_GROUP_OF(bf16)
 HLOC_GROUP_OF(f16)
-/* ROUND: operands are rounded to TF32 in shared memory, since the instruction does not look at the last bits. */
-#define HLOC_GROUP_OF_BYTES(T, SUM, ROUND)                                                                            \
+#define HLOC_GROUP_OF_BYTES(T, SUM)                                                                                   \
   struct hloc_group_##T {                                                                                             \
-    static constexpr bool ROUNDS = ROUND;                                                                             \
+    static constexpr bool ROUNDS = false;                                                                             \
     template <int COLUMNS, int ACROSS_A, int ACROSS_B>                                                                \
     HLOC_NUMBERS_FN void multiply(SUM *d, unsigned long long a, unsigned long long b) {                               \
       static_assert(!ACROSS_A && !ACROSS_B, "bytes are read along k");                                                \
       hloc_wgmma_##T<COLUMNS>(d, a, b);                                                                               \
     }                                                                                                                 \
   };
-HLOC_GROUP_OF_BYTES(s8, int, false)
-HLOC_GROUP_OF_BYTES(tf32, float, true)
-HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float, false)
-HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float, false)
-HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float, false)
-HLOC_GROUP_OF_BYTES(f8e5m2_f8e5m2, float, false)
+HLOC_GROUP_OF_BYTES(s8, int)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e5m2, float)
+/* Operands are rounded before, since the instruction does not look at the last bits. */
+struct hloc_group_tf32 {
+  static constexpr bool ROUNDS = true;
+  template <int COLUMNS, int ACROSS_A, int ACROSS_B>
+  HLOC_NUMBERS_FN void multiply(float *d, unsigned long long a, unsigned long long b) {
+    static_assert(!ACROSS_A && !ACROSS_B, "f32 are read along k");
+    hloc_wgmma_tf32<COLUMNS>(d, a, b);
+  }
+  template <int COLUMNS> HLOC_NUMBERS_FN void multiply_words(float *d, const unsigned *a, unsigned long long b) {
+    hloc_wgmma_tf32_words<COLUMNS>(d, a, b);
+  }
+};
 
 /* A descriptor of rows from the row-th on, and of the k-th 32 bytes of k. */
 template <class Operand> HLOC_FN unsigned long long hloc_described(const unsigned char *tile, int row, int k) {
@@ -57,6 +68,38 @@ HLOC_FN void hloc_multiply_step(Sum *sums, const unsigned char *tile, int top) {
     Group::template multiply<COLUMNS, !Left::ALONG, !Right::ALONG>(
         sums, hloc_described<Left>(tile, top, k), hloc_described<Right>(tile + Left::BYTES, 0, k));
   hloc_wgmma_commit();
+}
+
+/* This warp's words of the k-th 8 elements of k of a tile of f32, rounded to TF32, as the instruction takes them: 16 rows
+ * from `row` on. Across lines, the order of k is that of hloc_paired (lines.cuh). */
+template <class Operand> HLOC_FN void hloc_round_words(unsigned *words, const unsigned char *tile, int row, int k) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (Operand::ALONG) {
+    const int line = row + lane / 8 % 2 * 8 + lane % 8;
+    hloc_load_matrices(words, tile + line * 128 + ((k * 2 + lane / 16) ^ line % 8) * 16);
+  } else
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+      const int r = row + q % 2 * 8 + lane / 4, line = k * 8 + lane % 4 * 2 + q / 2;
+      words[q] = *(const unsigned *)(tile + (r / 32 * Operand::LINES + line) * 128 + (r % 32 / 4 ^ line % 8) * 16 +
+                                     r % 4 * 4);
+    }
+#pragma unroll
+  for (int q = 0; q < 4; q++) words[q] = hloc_f32_to_tf32(hloc_from_bits_f32(words[q]));
+}
+/* The products of one step, 64 rows from `top` on: words are loaded while those before them are multiplied. The last
+ * products go on. */
+template <int COLUMNS, class Group, class Left, class Right, class Sum>
+HLOC_FN void hloc_multiply_rounded(Sum *sums, const unsigned char *tile, int top) {
+  unsigned words[2][4];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    hloc_round_words<Left>(words[k % 2], tile, top + threadIdx.x / 32 % 4 * 16, k);
+    hloc_wgmma_begin();
+    Group::template multiply_words<COLUMNS>(sums, words[k % 2], hloc_described<Right>(tile + Left::BYTES, 0, k));
+    hloc_wgmma_commit();
+    hloc_wgmma_wait<1>();
+  }
 }
 
 template <class S, class Sum, class T, class Group, class A, class B, class Finish>
@@ -90,7 +133,6 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
 template <class S, class Sum, class Group, class Ring, class A, class B, class Finish>
 HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Finish finish) {
   static_assert(S::BN % 64 == 0 && S::BM == S::WM * 16 && S::BM % 64 == 0 && S::BK * S::BULK == 128, "a tile's shape");
-  static_assert(!Group::ROUNDS, "nobody rounds what the engine has copied");
   constexpr int AT_ONCE = 32; /* columns: those of all would take the memory of a step */
   const int warp = threadIdx.x / 32, steps = (depth + S::BK - 1) / S::BK;
   if (warp == S::WM) {
@@ -107,7 +149,8 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
   for (int part = 0; part < S::BN / AT_ONCE; part++) hloc_clear(sums[part]);
   for (int step = 0; step < steps; step++, ring.n++) {
     ring.wait();
-    hloc_multiply_step<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
+    if constexpr (Group::ROUNDS) hloc_multiply_rounded<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
+    else hloc_multiply_step<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
     hloc_wgmma_wait<1>();
     if (step > 0) ring.done(1);
   }
@@ -131,9 +174,9 @@ template <class S, class Tile> struct hloc_bulk_each {
   }
   template <class Place, class Store> HLOC_MEMBER void operator()(const Place &at, long piece, Store store) const {
     const int first = piece * S::PART, inner = at.batch % S::INNER, outer = at.batch / S::INNER;
-    const hloc_bulk_operand<S::A_K == 1, S::BM, S::BK, S::BULK> a = {
+    const hloc_bulk_operand<S::PACKED_A || S::A_K == 1, S::BM, S::BK, S::BULK> a = {
         maps, (int)at.row, first, S::A_INNER ? inner : 0, S::A_OUTER ? outer : 0};
-    const hloc_bulk_operand<S::B_K == 1, S::BN, S::BK, S::BULK> b = {
+    const hloc_bulk_operand<S::PACKED_B || S::B_K == 1, S::BN, S::BK, S::BULK> b = {
         maps + 128, (int)at.column, first, S::B_INNER ? inner : 0, S::B_OUTER ? outer : 0};
     tile(a, b, at.depth(piece), store);
   }

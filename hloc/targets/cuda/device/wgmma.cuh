@@ -10,6 +10,7 @@
  *      hloc_wgmma_s8<N>(d, a, b), hloc_wgmma_<A>_<B>, hloc_wgmma_tf32   the same of 64 x 32 and 32 x N bytes, both
  *                                              along k: s8 with D in s32, which wraps around; A, B of f8e4m3fn, f8e5m2,
  *                                              and f32 whose last 13 bits are not looked at, with D in f32
+ *      hloc_wgmma_tf32_words<N>(d, a, b)       the same with A in four registers, as mma.cuh's
  *      hloc_wgmma_begin()                      before the first one, and after sums have been touched
  *      hloc_wgmma_commit()                     what was begun since the last time is a group
  *      hloc_wgmma_wait<N>()                    all groups but the last N are done: sums and operands may be touched
@@ -86,6 +87,16 @@ HLOC_DEFINE_WGMMA(f16)
   }
 HLOC_DEFINE_WGMMA_BYTES(s8, "k32", int, "+r", "s32.s8.s8", "")
 HLOC_DEFINE_WGMMA_BYTES(tf32, "k8", float, "+f", "f32.tf32.tf32", ", 1, 1")
+#define HLOC_WGMMA_TF32_WORDS(N, COUNT, A, B, C, D, E)                                                                \
+  if constexpr (COLUMNS == N)                                                                                         \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" HLOC_##COUNT##_REGISTERS "}, "           \
+                 "{%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", 1, 1, 1;" : HLOC_##COUNT##_SUMS("+f", d)             \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+template <int COLUMNS> HLOC_FN void hloc_wgmma_tf32_words(float *d, const unsigned *a, unsigned long long b) {
+  HLOC_WGMMA_TF32_WORDS(64, 32, 32, 33, 34, 35, 36)
+  HLOC_WGMMA_TF32_WORDS(128, 64, 64, 65, 66, 67, 68)
+  HLOC_WGMMA_TF32_WORDS(256, 128, 128, 129, 130, 131, 132)
+}
 HLOC_DEFINE_WGMMA_BYTES(f8e4m3fn_f8e4m3fn, "k32", float, "+f", "f32.e4m3.e4m3", ", 1, 1")
 HLOC_DEFINE_WGMMA_BYTES(f8e4m3fn_f8e5m2, "k32", float, "+f", "f32.e4m3.e5m2", ", 1, 1")
 HLOC_DEFINE_WGMMA_BYTES(f8e5m2_f8e4m3fn, "k32", float, "+f", "f32.e5m2.e4m3", ", 1, 1")

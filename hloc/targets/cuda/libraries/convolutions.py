@@ -19,7 +19,7 @@ from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.libraries import cudnn
 from hloc.targets.cuda.libraries.cudnn import CudnnConvolution, Tensor
 from hloc.targets.cuda.libraries.products import named_epilogue
-from hloc.targets.cuda.tiles.convolutions import constants_of, epilogue, places_of
+from hloc.targets.cuda.tiles.convolution_facts import constants_of, epilogue, places_of
 from hloc.targets.cuda.tiles.finish import finish_of, finish_text
 from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, kernel_text, shape_struct
 from hloc.targets.printer import comment

@@ -2,34 +2,35 @@
 
 In: the Tile that kernels/products/convolution.py describes. Out: a struct of constants, a kernel, and its launch. A
 group with enough features is computed as a matrix product: threads or the bulk copy engine (patches.py, positions.py)
-gather the input's windows into its tiles. Windows of one point, and windows that are the whole input, need no
-gathering: the input is the matrix. Otherwise (depthwise) a thread computes each output, or a warp if there are few
-outputs of long sums. A convolution of a dilated input may be cut into phases (phases.py). Without the bulk copy engine,
-an operand may be computed by a fused prologue (prologues.py).
+gather the input's windows into its tiles. Otherwise (depthwise) a thread computes each output, or a warp if there are
+few outputs of long sums. A convolution of a dilated input may be cut into phases (phases.py). Without the bulk copy
+engine, an operand may be computed by a fused prologue (prologues.py).
 """
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from hloc.analysis.prologues import EXACT_GROUPS, LONG_SUM, is_alone
+from hloc.analysis.prologues import EXACT_GROUPS, LONG_SUM
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
+from hloc.kernels.ir import INDEX, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.costs.work import Work
-from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, Finish, finish_of, finish_text
-from hloc.targets.cuda.tiles.patches import is_boxes, maps_of_patches, patch_of
+from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
+from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, Finish, finish_text
+from hloc.targets.cuda.tiles.lines import Lines, offsets
+from hloc.targets.cuda.tiles.patches import is_boxes, map_of_filter, map_of_image, patch_of
 from hloc.targets.cuda.tiles.phases import phases_of
-from hloc.targets.cuda.tiles.positions import PANEL, STEP, is_positions, maps_of_positions, panels_of, positions_of
-from hloc.targets.cuda.tiles.products import Product, groups, maps_of, streams
-from hloc.targets.cuda.tiles.prologues import Computed, computed, prologue_struct
+from hloc.targets.cuda.tiles.positions import maps_of_positions, positions_of, rows_of
+from hloc.targets.cuda.tiles.products import groups, lines_of, maps_of, packed_sides, streams
+from hloc.targets.cuda.tiles.prologues import prologue_struct
 from hloc.targets.cuda.tiles.tensor_cores import TF32, numbers_of
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
+from hloc.targets.cuda.tiles.tiled_kernels import tiled_kernels
 from hloc.targets.cuda.tiles.tiling import (
     BLOCKS,
     BLOCKS_PER_SM,
@@ -37,14 +38,11 @@ from hloc.targets.cuda.tiles.tiling import (
     MOST_WIDE,
     Tiling,
     adder,
-    aligned,
     in_order_of_f32,
     kernel_text,
     multiply_add,
     registers_held,
     shape_struct,
-    store_sum,
-    tiled_kernels,
     tilings,
 )
 from hloc.targets.cuda.tiles.times import predicted_us, works_of
@@ -53,6 +51,7 @@ LARGEST_TILE = 64               # larger tiles lack registers for each row's win
 SIDES = ("lhs", "rhs")
 HELD_PLACE = 48                 # bytes of registers: position of a computed input element, and its window's start
 FEW_OUTPUTS = 1 << 16
+GROUPED_BYTES = 2, 4            # of elements of convolutions that wgmma multiplies
 
 
 class Choice(NamedTuple):
@@ -60,35 +59,6 @@ class Choice(NamedTuple):
 
     variant: str
     parts: tuple[tuple[Asked, Tiling], ...]
-
-
-class Asked(NamedTuple):
-    """A Tile with its facts. c: constants of conv.cuh, with `vectors`; product: the equivalent matrix product, or None;
-    made: operands that a prologue computes."""
-
-    tile: Tile
-    facts: dict
-    c: dict[str, int]
-    product: Product | None
-    made: dict[str, Computed]
-
-    @staticmethod
-    def of(tile: Tile) -> Asked:
-        facts = dict(tile.parameters)
-        c = constants_of(facts)
-        made = computed_sides(tile, c)
-        c.update(vectors(c, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
-        return Asked(tile, facts, c, None if made else as_product(c, facts), made)
-
-    @property
-    def offsets(self) -> tuple[int, int]:
-        """The operands' first elements."""
-        return self.facts["lhs"][0], self.facts["rhs"][0]
-
-    def finish(self, most: int) -> Finish:
-        """How the epilogue of up to so many adjacent features is computed."""
-        body = epilogue(self.tile, self.facts, self.facts["types"][1])
-        return finish_of(self.tile, body, *places_of(self.c), aligned(most, self.c["N"]))
 
 
 def convolution(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
@@ -103,33 +73,66 @@ def convolution(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple
     if len(chosen.parts) == 1:
         return _tiled(*chosen.parts[0], name, gpu)
     made = [_tiled(part, tiling, f"{name}_{n}", gpu) for n, (part, tiling) in enumerate(chosen.parts)]
-    return "".join(text for text, _ in made), [start for _, start in made]
+    return ("".join(text for text, _, _ in made), [start for _, launches, _ in made for start in launches],
+            max(scratch for _, _, scratch in made))
 
 
-def _tiled(asked: Asked, tiling: Tiling, name: str, gpu: Machine) -> tuple:
+def _tiled(asked: Asked, tiling: Tiling, name: str, gpu: Machine) -> tuple[str, list[Geometry], int]:
     """Text, launches and scratch bytes of a convolution in a tiling."""
-    tile, facts, c = asked.tile, asked.facts, asked.c
+    tile, c = asked.tile, asked.c
     structs, operands = _operands(asked, name)
-    arguments = [[b.name for b in tile.buffers].index(n) for n in SIDES] if tiling.bulk else []
     shape, call, before = c, f"hloc_conv<{name}_shape>({operands}", ""
-    maps: tuple[TensorMap, ...] = ()
+    lines, maps = packed_lines(asked, tiling, name), _maps(asked, tiling)
     if asked.product:
-        maps = maps_of(asked.product, tiling, arguments) if tiling.bulk else ()
-        shape = asked.product.constants(ELEMENT_TYPES[facts["types"][0]].bytes)
+        shape = asked.product.constants(asked.width)
         call = f"hloc_gemm<{name}_shape>({'maps' if maps else operands}"
-    elif tiling.bulk and is_positions(c, asked.offsets):
-        part = positions_of(c)
-        shape, maps = {**c, **part.constants(c)}, maps_of_positions(c, asked.offsets, part, arguments)
+    elif tiling.bulk and asked.is_positions:
+        shape = {**c, **positions_of(c, asked.width).constants(c, asked.width)}
         call = f"hloc_conv<{name}_shape>(hloc_positions{{maps}}"
         before = f"hloc_positions_rest<{name}_shape>(memory);\n"
     elif tiling.bulk:
-        patch = patch_of(c, tiling.constants["BM"])
-        shape = {**c, **patch.constants}
-        maps = maps_of_patches(c, asked.offsets, patch, tiling.constants["BN"], arguments)
+        shape = {**c, **patch_of(c, tiling.constants["BM"]).constants}
         call, before = f"hloc_conv<{name}_shape>(maps", f"hloc_patch_rest<{name}_shape>(memory);\n"
-    text, *rest = tiled_kernels(tile, name, gpu, tiling, shape, call, lambda most: _finish_text(asked, most), maps,
-                                before)
-    return structs + text, *rest
+
+    def finish(most: int) -> str:
+        return _finish_text(asked, most)
+    text, launches, scratch = tiled_kernels(tile, name, gpu, tiling, shape, call, finish, maps, before, lines)
+    return structs + text, launches, scratch
+
+
+def packed_lines(asked: Asked, tiling: Tiling, name: str = "") -> list[Lines]:
+    """The operands that the tiling packs. name: of the kernel."""
+    c, type = asked.c, asked.facts["types"][0]
+    if asked.product:
+        return lines_of(asked.product, tiling, SIDES, type)
+    if not tiling.packed[1] or not c["K"]:              # of an empty phase, nothing is read
+        return []
+    positions, offset = asked.is_positions, asked.offsets[1]
+    source = f"hloc_position_columns<{name}_shape, {c_type(type)}>{{rhs + {offset}}}" if positions else \
+        f"hloc_conv_columns<{name}_shape, {c_type(type)}>{{rhs + {offset}, 0, 0}}"
+    depth = positions_of(c, asked.width).depth(c, asked.width) if positions else c["K"]
+    return [Lines(1, type, c["N"], depth, 1, source, c["W_VECTOR"], positions)]
+
+
+def _maps(asked: Asked, tiling: Tiling) -> tuple[TensorMap, ...]:
+    """The tensor maps of a tiling with bulk copies."""
+    c, tile, lines = asked.c, asked.tile, packed_lines(asked, tiling)
+    if not tiling.bulk:
+        return ()
+    if asked.product:
+        return maps_of(asked.product, tiling, tile, SIDES, lines)
+    arguments = [[b.name for b in tile.buffers].index(n) for n in SIDES]
+    if asked.is_positions:
+        left, right = maps_of_positions(c, asked.offsets, positions_of(c, asked.width), arguments, asked.width)
+    else:
+        left = map_of_image(c, asked.offsets[0], patch_of(c, tiling.constants["BM"]), arguments[0], asked.width)
+        right = left if tiling.packed[1] else \
+            map_of_filter(c, asked.offsets[1], tiling.constants["BN"], arguments[1], asked.width)
+    for one, place in zip(lines, offsets(tiling, ELEMENT_TYPES[asked.facts["types"][1]].bytes, lines)[0]):
+        right = TensorMap.of(len(tile.buffers), asked.width, place // asked.width,
+                             [(one.depth, 1), (one.rows, one.line), (1, 0), (1, 0)],
+                             (tiling.constants["BK"], tiling.constants["BN"]))
+    return left, right
 
 
 def _finish_text(asked: Asked, most: int) -> str:
@@ -143,12 +146,6 @@ def _operands(asked: Asked, name: str) -> tuple[str, str]:
     operands = (f"{name}_{n}{{{', '.join(b.name for b in asked.made[n].buffers(asked.tile))}}}" if n in asked.made else
                 f"{n} + {offset}" if offset else n for n, offset in zip(SIDES, asked.offsets))
     return structs, ", ".join(operands)
-
-
-def places_of(c: dict[str, int]) -> tuple[dict[str, int], str]:
-    """The extents of the epilogue's names, and the one that runs along features."""
-    rows = c["IMAGES"] * c["WHOLE0"] * c["WHOLE1"] * c["WHOLE2"]
-    return {"batch": 1, "row": rows, "column": c["FEATURES"] * c["GROUPS"] * c["BATCH_GROUPS"]}, "column"
 
 
 def convolution_variants(tile: Tile, gpu: Machine) -> list[str]:
@@ -174,56 +171,6 @@ def choices(asked: Asked, gpu: Machine) -> list[Choice]:
     return [found[n] for n in sorted(range(len(found)), key=lambda n: (times[n], found[n].variant))]
 
 
-def computed_sides(tile: Tile, c: dict[str, int]) -> dict[str, Computed]:
-    """The operands ("lhs", "rhs") that are computed by a prologue. A thread computes adjacent channels of the input,
-    which are adjacent in a window too. If channels are not contiguous in memory, adjacent threads compute adjacent
-    positions."""
-    found = {}
-    for p in tile.prologues:
-        if is_direct(c):
-            found[p.operand] = computed(p, 1, 1)
-        elif p.operand == "rhs":
-            found[p.operand] = computed(p, c["FEATURES"], c["CHANNELS"])
-        else:
-            along = computed(p, 1, c["CHANNELS"], True)
-            found[p.operand] = along if along.packs or not along.others else computed(p, 1, 1, False)
-    return found
-
-
-def is_direct(c: dict[str, int]) -> bool:
-    """Whether each output is computed alone."""
-    groups = c["GROUPS"] * c["BATCH_GROUPS"]
-    return is_alone(c["FEATURES"], c["K"], c["M"] * c["FEATURES"] * groups, groups)
-
-
-def as_product(c: dict[str, int], facts: dict) -> Product | None:
-    """The equivalent matrix product. None if there is none: windows of several points that are not the whole input,
-    or rows or depths without a single stride."""
-    if c["GROUPS"] * c["BATCH_GROUPS"] > 1 or any(c[f"LOW{d}"] or c[f"BASE{d}"] > 1 or c[f"STEP{d}"] > 1
-                                                  for d in range(3)):
-        return None
-    points = all(c[f"WINDOW{d}"] == c[f"STRIDE{d}"] == 1 and c[f"OUT{d}"] == c[f"SIZE{d}"] for d in range(3))
-    whole = all(c[f"OUT{d}"] == c[f"DILATION{d}"] == 1 and not c[f"REVERSAL{d}"] and c[f"WINDOW{d}"] == c[f"SIZE{d}"]
-                for d in range(3))
-    sizes, x, w = (tuple(c[f"{key}{d}"] for d in range(3)) for key in ("SIZE", "X_", "W_"))
-    row, depth = _one_stride((c["IMAGES"], *sizes), (c["X_N"], *x)), (c["X_C"], c["W_I"])
-    if whole:
-        steps = [_one_stride((c["CHANNELS"], *sizes), strides) for strides in ((c["X_C"], *x), (c["W_I"], *w))]
-        row, depth = c["X_N"], (steps[0] or 0, steps[1] or 0)
-    if not (whole or points and not c["IMAGES_FIRST"]) or not row or not all(depth):
-        return None
-    return Product(c["M"], c["N"], c["K"], 1, 1, (facts["lhs"][0], 0, 0, row, depth[0]),
-                   (facts["rhs"][0], 0, 0, depth[1], c["W_O"]))
-
-
-def _one_stride(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The stride of dimensions that together are one; None if they are not."""
-    rows = [(size, stride) for size, stride in zip(sizes, strides) if size > 1]
-    if not rows or any(outer != size * inner for (_, outer), (size, inner) in zip(rows, rows[1:])):
-        return None
-    return rows[-1][1]
-
-
 def tilings_of(asked: Asked, gpu: Machine) -> list[tuple[Tiling, float]]:
     """The tilings of a convolution with their predicted microseconds, the cost model's choice first. On other than
     tensor cores a simpler rule orders them, and the microseconds are 0."""
@@ -241,29 +188,41 @@ def tilings_of(asked: Asked, gpu: Machine) -> list[tuple[Tiling, float]]:
         registers_held(BLOCKS[-1], held) <= MOST_HELD
     if product:
         whole = streams(product, product.constants(width), numbers, types[0])
-    how = "" if made or width != 2 else groups(product, types[0]) if product else "patches" if is_boxes(c) else "copies"
+    packed = packed_sides(product, types[0]) if product else (False, width == 4)
     count = c["GROUPS"] * c["BATCH_GROUPS"]
-    found = tilings(c["M"], c["N"], c["K"], count, types, LARGEST_TILE, gpu, numbers, whole, how, elements, held, True)
-    if how == "copies" and numbers and is_positions(c, asked.offsets):
-        rows, depth = panels_of(c) * PANEL * c["POINTS"], positions_of(c).steps(c) * STEP
+    found = tilings(c["M"], c["N"], c["K"], count, types, LARGEST_TILE, gpu, numbers, whole, _groups(asked), elements,
+                    held, True, packed)
+    if numbers and asked.is_positions and width in GROUPED_BYTES and not is_boxes(c, width):
+        rows, depth = rows_of(c, width), positions_of(c, width).depth(c, width)
         found = [t._replace(elements=c["M"] * c["N"]) for t in tilings(
-            rows, c["N"], depth, 1, types, LARGEST_TILE, gpu, numbers, True, "positions", elements, waves=True)] + found
+            rows, c["N"], depth, 1, types, LARGEST_TILE, gpu, numbers, True, "positions", elements, waves=True,
+            packed=packed)] + found
     if numbers is None or types[0] not in EXACT_GROUPS and facts["algorithm"] != TF32:
         return [(tiling, 0.0) for tiling in found]
     finish = asked.finish(MOST_WIDE)
 
     def time(tiling: Tiling) -> float:
-        return predicted_us(tiling, *cost_arguments(asked, tiling, finish), gpu)
+        return predicted_us(tiling, *cost_arguments(asked, tiling, finish), gpu, packed_lines(asked, tiling))
     if types[0] not in EXACT_GROUPS:
         full = tilings(c["M"], c["N"], c["K"], count, types, LARGEST_TILE, gpu, held=held, waves=True)
         return [(tiling, time(tiling)) for tiling in in_order_of_f32([*found, *full], time)]
     return sorted(((tiling, time(tiling)) for tiling in found), key=lambda pair: pair[1])
 
 
+def _groups(asked: Asked) -> str:
+    """How warpgroups can read the operands (tilings), other than in boxes of positions."""
+    if asked.made or asked.width not in GROUPED_BYTES:
+        return ""
+    if asked.product:
+        return groups(asked.product, asked.facts["types"][0])
+    return "patches" if is_boxes(asked.c, asked.width) else "copies" if asked.width == 2 else ""
+
+
 def works_of_choice(chosen: Choice, gpu: Machine) -> list[Work]:
     """The Work of each launch."""
     return [work for asked, tiling in chosen.parts
-            for work in works_of(tiling, *cost_arguments(asked, tiling, asked.finish(MOST_WIDE)), gpu)]
+            for work in works_of(tiling, *cost_arguments(asked, tiling, asked.finish(MOST_WIDE)), gpu,
+                                 packed_lines(asked, tiling))]
 
 
 def cost_arguments(asked: Asked, tiling: Tiling, finish: Finish) -> tuple[Sizes, tuple[Side, Side]]:
@@ -275,8 +234,8 @@ def cost_arguments(asked: Asked, tiling: Tiling, finish: Finish) -> tuple[Sizes,
         image = sum(b.size * width for b in asked.tile.buffers if b.name == "lhs")
         share = c["M"] / (c["IMAGES"] * c["WHOLE0"] * c["WHOLE1"] * c["WHOLE2"])
         sizes = sizes._replace(memory=image * (c["K"] > 0) + (sizes.memory - image) * share)
-    if tiling.bulk and product is None and is_positions(c, asked.offsets):
-        sizes = sizes._replace(rows=panels_of(c) * PANEL * c["POINTS"], depth=positions_of(c).steps(c) * STEP)
+    if tiling.bulk and asked.is_positions:
+        sizes = sizes._replace(rows=rows_of(c, width), depth=positions_of(c, width).depth(c, width))
     elif tiling.bulk and product is None:                       # some rows of patches are not output positions
         parts = zip((c["OUT2"], c["OUT1"], c["IMAGES"]), patch_of(c, tiling.constants["BM"]))
         sizes = sizes._replace(rows=math.prod(-(-size // part) for size, part in parts) * tiling.constants["BM"])
@@ -293,22 +252,6 @@ def cost_arguments(asked: Asked, tiling: Tiling, finish: Finish) -> tuple[Sizes,
     return sizes, (left, right)
 
 
-def vectors(c: dict[str, int], facts: dict, width: int) -> dict[str, int]:
-    """Elements of the input and of the kernel per vector load. Channels, images or the kernel's features must be
-    contiguous. The offset of each vector from the array's start is a multiple of its size."""
-    most = VECTOR_BYTES // width
-
-    def fits(count: int, *starts: int) -> bool:
-        return not any(n % most for n in (count, *starts))
-    outer, inner = ("X_C", "IMAGES") if c["IMAGES_FIRST"] else ("X_N", "CHANNELS")
-    x = (c["IMAGES_FIRST"] or c["X_C"] == 1) and fits(c[inner], facts["lhs"][0], c[outer], c["X_0"], c["X_1"], c["X_2"])
-    start, taps = facts["rhs"][0], (c["W_0"], c["W_1"], c["W_2"])
-    along = c["W_I"] == 1 and c["CHANNELS"] > 1
-    w = fits(c["CHANNELS"], start, c["W_O"], *taps) if along else \
-        c["W_O"] == 1 and fits(c["FEATURES"], start, c["W_I"], *taps)
-    return {"X_VECTOR": most if x else 1, "W_VECTOR": most if w else 1}
-
-
 def _direct(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], types: tuple[str, str], finish: str,
             operands: str) -> tuple[str, Geometry]:
     type, total = types
@@ -321,58 +264,3 @@ def _direct(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], type
     blocks = max(1, min(-(-outputs * lanes // 256), gpu.cores * BLOCKS_PER_SM))
     start = Geometry(name, (blocks, 1, 1), (256, 1, 1))
     return shape_struct(f"{name}_shape", constants) + kernel_text(tile, name, 256, [finish, call]), start
-
-
-def constants_of(facts: dict) -> dict[str, int]:
-    """The constants of conv.cuh. Missing spatial dimensions are added in front, with size 1."""
-    spatial = len(facts["size"])
-    groups, batch_groups = facts["feature_groups"], facts["batch_groups"]
-    images, channels = facts["batch"] // batch_groups, facts["lhs_features"] // groups
-    features = facts["features"] // (groups * batch_groups)
-    points, taps = math.prod(facts["size"]), math.prod(facts["window"])
-    depth = 0 if facts.get("is_empty") else taps * channels
-    constants = {"M": images * points, "N": features, "K": depth, "POINTS": points, "IMAGES": images,
-                 "CHANNELS": channels, "FEATURES": features, "GROUPS": groups, "BATCH_GROUPS": batch_groups,
-                 "X_N": facts["lhs"][1], "X_C": facts["lhs"][2], "W_I": facts["rhs"][1], "W_O": facts["rhs"][2],
-                 "IMAGES_FIRST": int(facts["lhs"][1] == 1 and images > 1),
-                 "FEATURES_FIRST": int(facts["result"][1] == 1)}
-    for key, fact, default in (("SIZE", "lhs_size", 1), ("WINDOW", "window", 1), ("OUT", "size", 1),
-                               ("STRIDE", "stride", 1), ("LOW", "padding_low", 0), ("BASE", "base_dilation", 1),
-                               ("DILATION", "window_dilation", 1), ("REVERSAL", "reversal", 0)):
-        values = [default] * (3 - spatial) + [int(v) for v in facts[fact]]
-        constants.update({f"{key}{d}": v for d, v in enumerate(values)})
-    whole = [(1, 1, 0)] * (3 - spatial) + list(facts.get("whole", [(size, 1, 0) for size in facts["size"]]))
-    for d, values in enumerate(whole):
-        constants.update(zip((f"WHOLE{d}", f"STEP{d}", f"FIRST{d}"), values))
-    for key, side in (("X", "lhs"), ("W", "rhs")):
-        values = [0] * (3 - spatial) + list(facts[side][3:])
-        constants.update({f"{key}_{d}": v for d, v in enumerate(values)})
-    return constants
-
-
-def epilogue(tile: Tile, facts: dict, total: str) -> tuple[Stmt, ...]:
-    """The Tile's epilogue; without one, a store of the sum to out0."""
-    if tile.epilogue:
-        return tile.epilogue
-    strides = facts["result"]
-    positions = [size for size, _, _ in facts["whole"]] if "whole" in facts else facts["size"]
-    sizes, steps = [facts["batch"], *positions], [strides[0], *strides[2:]]
-    place: Expr = _scaled(Var("column", INDEX), strides[1])
-    if all(outer == size * inner for outer, size, inner in zip(steps, sizes[1:], steps[1:])):
-        place = _plus(place, _scaled(Var("row", INDEX), steps[-1]))
-        return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)
-    rest = math.prod(positions)
-    place = _plus(place, _scaled(index_apply("divide", Var("row", INDEX), Const(rest, INDEX)), strides[0]))
-    for size, stride in zip(positions, strides[2:]):
-        outer, rest = rest, rest // size
-        part = Apply("remainder", (Var("row", INDEX), Const(outer, INDEX)), INDEX)
-        place = _plus(place, _scaled(index_apply("divide", part, Const(rest, INDEX)), stride))
-    return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)
-
-
-def _scaled(value: Expr, factor: int) -> Expr:
-    return index_apply("multiply", value, Const(factor, INDEX))
-
-
-def _plus(a: Expr, b: Expr) -> Expr:
-    return index_apply("add", a, b)

@@ -1,8 +1,9 @@
 """Convolutions whose windows the bulk copy engine gathers: a tile's rows are a patch of output positions.
 
 In: a convolution's constants (convolutions.py). Out: the Patch of a tile, and the tensor maps of image and filter. For
-one tap of the window, a patch reads a box of the image: `across` x `down` positions of `images` images, 64 channels
-deep. The engine reads zeros outside of the image; these are the padding. Window strides are steps of the map.
+one tap of the window, a patch reads a box of the image: `across` x `down` positions of `images` images, 128 bytes
+of channels deep. The engine reads zeros outside of the image; these are the padding. Window strides are steps of the
+map.
 
     patch_of(128 images of 14 x 14, 128 rows) == Patch(14, 1, 9)       126 of 128 rows
 """
@@ -13,8 +14,6 @@ from typing import NamedTuple
 
 from hloc.targets.cuda.tiles.tensor_maps import LARGEST_BOX, LARGEST_SIZE, LARGEST_STEP, LINE, TensorMap
 
-ELEMENT = 2                     # bytes: bf16, f16
-DEPTH = LINE // ELEMENT         # channels per line
 MORE_TILES = 1.08               # most tiles, relative to the fewest, for wider patches
 FEWEST_ROWS = 0.85              # least share of a tile's rows that are output positions
 
@@ -57,12 +56,13 @@ def _tiles(patch: Patch, sizes: tuple[int, ...]) -> int:
     return tiles
 
 
-def is_boxes(c: dict[str, int]) -> bool:
+def is_boxes(c: dict[str, int], width: int) -> bool:
     """Whether operands can be copied in boxes: channels fill whole lines, there is no base dilation, and filters are
-    contiguous in one dimension. Tiles of some size must be filled well enough (FEWEST_ROWS)."""
+    contiguous in one dimension (f32 are packed). Tiles of some size must be filled well enough (FEWEST_ROWS). width:
+    bytes of an element."""
     plain = all(c[f"BASE{d}"] == 1 for d in range(3)) and c["OUT0"] == c["WINDOW0"] == c["SIZE0"] == 1 and not c["LOW0"]
-    channels = c["X_C"] == 1 and c["CHANNELS"] % DEPTH == 0 and not c["IMAGES_FIRST"]
-    filters = c["W_I"] == 1 or (c["W_O"] == 1 and c["FEATURES"] > 1)
+    channels = c["X_C"] == 1 and c["CHANNELS"] % (LINE // width) == 0 and not c["IMAGES_FIRST"]
+    filters = width == 4 or c["W_I"] == 1 or (c["W_O"] == 1 and c["FEATURES"] > 1)
     steps = max(c["STRIDE1"], c["STRIDE2"]) <= LARGEST_STEP
     sizes = max(c["CHANNELS"], c["FEATURES"], c["SIZE1"], c["SIZE2"], c["IMAGES"]) < LARGEST_SIZE // 2
     if not (plain and channels and filters and steps and sizes) or c["GROUPS"] * c["BATCH_GROUPS"] > 1:
@@ -71,15 +71,19 @@ def is_boxes(c: dict[str, int]) -> bool:
     return any(c["M"] >= FEWEST_ROWS * rows * _tiles(patch_of(c, rows), outputs) for rows in (64, 128))
 
 
-def maps_of_patches(c: dict[str, int], offsets: tuple[int, int], patch: Patch, columns: int, arguments: list[int]
-                    ) -> tuple[TensorMap, TensorMap]:
-    """The maps of image and filter. offsets: their first elements; arguments: their indices among the kernel's."""
+def map_of_image(c: dict[str, int], offset: int, patch: Patch, argument: int, width: int) -> TensorMap:
+    """The map of the image. offset: its first element; argument: its index among the kernel's; width: bytes of an
+    element."""
     image = [(c["CHANNELS"], 1), (c["SIZE2"], c["X_2"]), (c["SIZE1"], c["X_1"]), (c["IMAGES"], c["X_N"])]
     steps = (1, c["STRIDE2"], c["STRIDE1"], 1)
-    box = (DEPTH, (patch.across - 1) * steps[1] + 1, (patch.down - 1) * steps[2] + 1, patch.images)
+    box = (LINE // width, (patch.across - 1) * steps[1] + 1, (patch.down - 1) * steps[2] + 1, patch.images)
+    return TensorMap.of(argument, width, offset, image, box, steps)
+
+
+def map_of_filter(c: dict[str, int], offset: int, columns: int, argument: int, width: int) -> TensorMap:
+    """The map of a filter that is not packed, for tiles of so many columns."""
     depth, features = (c["CHANNELS"], c["W_I"]), (c["FEATURES"], c["W_O"])
     lines = [depth, features] if c["W_I"] == 1 else [features, depth]
     taps = [(c["WINDOW2"], c["W_2"]), (c["WINDOW1"], c["W_1"])]
-    return (TensorMap.of(arguments[0], ELEMENT, offsets[0], image, box, steps),
-            TensorMap.of(arguments[1], ELEMENT, offsets[1], [*lines, *taps],
-                         (DEPTH, columns if c["W_I"] == 1 else DEPTH)))
+    deep = LINE // width
+    return TensorMap.of(argument, width, offset, [*lines, *taps], (deep, columns if c["W_I"] == 1 else deep))

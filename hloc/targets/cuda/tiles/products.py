@@ -6,6 +6,8 @@ few rows or columns. In each, an operand may be computed by a fused prologue as 
 """
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -17,9 +19,11 @@ from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, finish_of, finish_text
+from hloc.targets.cuda.tiles.lines import Lines, offsets
 from hloc.targets.cuda.tiles.prologues import Computed, computed, computed_thin, prologue_struct
 from hloc.targets.cuda.tiles.tensor_cores import TF32, Numbers, numbers_of
 from hloc.targets.cuda.tiles.tensor_maps import LARGEST_SIZE, LINE, TensorMap
+from hloc.targets.cuda.tiles.tiled_kernels import tiled_kernels
 from hloc.targets.cuda.tiles.tiling import (
     BLOCKS_PER_SM,
     MOST_WIDE,
@@ -30,7 +34,6 @@ from hloc.targets.cuda.tiles.tiling import (
     multiply_add,
     shape_struct,
     store_sum,
-    tiled_kernels,
     tilings,
 )
 from hloc.targets.cuda.tiles.times import predicted_us
@@ -113,11 +116,12 @@ def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     found = tilings_of(tile, product, gpu)
     tiling = next((t for t in found if t.variant == variant), found[0])
     maps: tuple[TensorMap, ...] = ()
+    lines = lines_of(product, tiling, names, type)
     if tiling.bulk:
-        operands, maps = "maps", maps_of(product, tiling, [[b.name for b in tile.buffers].index(n) for n in names])
+        operands, maps = "maps", maps_of(product, tiling, tile, names, lines)
     call = f"hloc_ragged<{name}_shape>({operands}, {facts['groups'][1]}" if product.groups else \
         f"hloc_gemm<{name}_shape>({operands}"
-    text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, call, finish, maps)
+    text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, call, finish, maps, lines=lines)
     return structs + text, *rest
 
 
@@ -177,13 +181,18 @@ def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
     rows, count = product.m, product.outer * product.inner
     if product.groups:
         rows = -(-product.m // product.groups)      # of a group, on average
+    packed, arguments = packed_sides(product, left), cost_arguments(tile, product)
     variants = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, numbers,
                     streams(product, constants, numbers, left, made), "" if found else groups(product, left),
-                    held=held)
+                    held=held, packed=packed)
+
+    def time(tiling: Tiling) -> float:
+        return predicted_us(tiling, *arguments, gpu, lines_of(product, tiling, names, left))
     if numbers and left == "f32" and facts["algorithm"] == TF32:
         full = tilings(rows, product.n, product.k, count, (type, total), LARGEST_TILE, gpu, held=held)
-        arguments = cost_arguments(tile, product)
-        variants = in_order_of_f32([*variants, *full], lambda t: predicted_us(t, *arguments, gpu))
+        variants = in_order_of_f32([*variants, *full], time)
+    elif any(t.packed != (False, False) for t in variants):
+        variants = sorted(variants, key=time)
     return [t for t in variants if t.splits == 1] if product.groups else variants
 
 
@@ -204,25 +213,69 @@ def cost_arguments(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Sid
 
 def groups(product: Product, type: str) -> str:
     """How warpgroups can read operands that are readable in pieces of 16 bytes (see tilings). Types other than 16-bit
-    ones must be contiguous along the depth. "boxes" if tensor maps can describe the operands: strides are not negative,
-    and no line is repeated by a stride of 0."""
-    a, b = product.lhs, product.rhs
-    if ELEMENT_TYPES[type].bytes != 2 and not a[4] == b[3] == 1:
-        return ""
-    lines = [(product.k, a[4]), (product.m, a[3]), (product.k, b[3]), (product.n, b[4])]
-    mapped = min(a[1:] + b[1:]) >= 0 and all(s < LARGEST_SIZE // 2 and (stride or s == 1) for s, stride in lines)
-    return "boxes" if mapped else "copies"
+    ones must be contiguous along the depth, or are packed. "boxes" and "packed" if tensor maps can describe the
+    operands that are not packed: strides are not negative, and no line is repeated by a stride of 0."""
+    a, b, width = product.lhs, product.rhs, ELEMENT_TYPES[type].bytes
+
+    def is_mapped(others: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, int]) -> bool:
+        return min(*others, rows[1], depth[1]) >= 0 and vector_of(others, rows, depth, width) * width == VECTOR_BYTES \
+            and all(size < LARGEST_SIZE // 2 and (stride or size == 1) for size, stride in (rows, depth))
+    left, right = packed_sides(product, type)
+    mapped = (left or is_mapped(a[:3], (product.m, a[3]), (product.k, a[4]))) and \
+        (right or is_mapped(b[:3], (product.n, b[4]), (product.k, b[3])))
+    if width == 2 or a[4] == b[3] == 1:
+        return "boxes" if mapped else "copies"
+    return "packed" if mapped else ""
 
 
-def maps_of(product: Product, tiling: Tiling, arguments: list[int]) -> tuple[TensorMap, TensorMap]:
-    """Tensor maps of both operands. arguments: their indices among the kernel's. Lines run along the depth or across
-    it."""
+def packed_sides(product: Product, type: str) -> tuple[bool, bool]:
+    """Which operands must be packed as lines along the depth for the bulk copy engine (lines.py). f32: the right one,
+    which the kernel that packs it rounds to TF32; the left one is rounded in registers."""
+    width = ELEMENT_TYPES[type].bytes
+    return (width == 1 and product.lhs[4] != 1, width == 4 or width == 1 and product.rhs[3] != 1)
+
+
+def lines_of(product: Product, tiling: Tiling, names: tuple[str, str], type: str) -> list[Lines]:
+    """The operands that the tiling packs. names: of the operands."""
+    found, c = [], product.constants(ELEMENT_TYPES[type].bytes)
+    (m, n, k), a, b = (product.m, product.n, product.k), product.lhs, product.rhs
+    for side, (rows, (offset, outer, inner), row, depth, vector) in enumerate((
+            (m, a[:3], a[3], a[4], c["A_VECTOR"]), (n, b[:3], b[4], b[3], c["B_VECTOR"]))):
+        if not tiling.packed[side]:
+            continue
+        counts = product.outer if outer else 1, product.inner if inner else 1
+        pairs = type == "f32" and a[4] != 1
+        vector = 1 if pairs and depth == 1 else vector
+        batch = f"batch / {counts[1]} * {outer}L + batch % {counts[1]} * {inner}L"
+        form = f"hloc_strided<{c_type(type)}, {row}, {depth}, {vector}>"
+        source = f"{form}{{{names[side]} + {offset} + {batch}, {rows}, {k}}}"
+        found.append(Lines(side, type, rows, k, math.prod(counts), source, vector, pairs))
+    return found
+
+
+def maps_of(product: Product, tiling: Tiling, tile: Tile, names: tuple[str, str], packed: Sequence[Lines]
+            ) -> tuple[TensorMap, TensorMap]:
+    """Tensor maps of both operands. Lines run along the depth or across it. names: of the operands; packed: those that
+    are read from the scratch memory."""
     width = tiling.constants["BULK"]
     edges = tiling.constants["BM"], tiling.constants["BN"]
-    sides = ((product.m, product.lhs[3], product.lhs), (product.n, product.rhs[4], product.rhs))
+    arguments = [[b.name for b in tile.buffers].index(n) for n in names]
+    lhs, rhs = product.lhs, product.rhs
+    places, _ = offsets(tiling, ELEMENT_TYPES[dict(tile.parameters)["types"][1]].bytes, packed)
+    for one, place in zip(packed, places):
+        side = (lhs, rhs)[one.side]
+        each = one.rows * one.line
+        inner = each if side[2] else 0
+        start = (place // width, each * (product.inner if side[2] else 1) if side[1] else 0, inner)
+        arguments[one.side] = len(tile.buffers)
+        if one.side == 0:
+            lhs = (*start, one.line, 1)
+        else:
+            rhs = (*start, 1, one.line)
+    sides = ((product.m, lhs[3], lhs, lhs[4]), (product.n, rhs[4], rhs, rhs[3]))
     found = []
-    for argument, edge, (rows, apart, side) in zip(arguments, edges, sides):
-        depth = (product.k, side[4] if side is product.lhs else side[3])
+    for argument, edge, (rows, apart, side, step) in zip(arguments, edges, sides):
+        depth = (product.k, step)
         along, line = (depth, (rows, apart)) if depth[1] == 1 else ((rows, apart), depth)
         box = (LINE // width, edge if depth[1] == 1 else tiling.constants["BK"])
         found.append(TensorMap.of(argument, width, side[0],

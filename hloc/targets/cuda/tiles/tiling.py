@@ -11,13 +11,10 @@ from typing import NamedTuple
 from hloc.analysis.prologues import EXACT_GROUPS, MMA_SHARE, is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
-from hloc.kernels.ir import Apply, Buffer, Expr, Stmt, Store, Tile, Var
+from hloc.kernels.ir import Apply, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
-from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.tiles.finish import SUMS, VECTOR_BYTES
 from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
-from hloc.targets.cuda.tiles.tensor_maps import BYTES, TensorMap
 from hloc.targets.printer import CUDA, comment, pointer_type, print_statements
 
 TENSOR_BYTES = 64               # bytes of the depth per step
@@ -38,7 +35,8 @@ MOST_HELD = 200                 # registers per thread for sums and operands, if
 class Tiling(NamedTuple):
     """constants: of gemm.cuh (BM, BN, BK, TM, TN or WM, WN, SPLITS, PART; STAGES of a pipeline); memory: bytes of
     shared memory; blocks: number of tiles; elements: number of sums; numbers: of tensor cores, or None; more_exact:
-    full f32 precision although TF32 is allowed."""
+    full f32 precision although TF32 is allowed; packed: whether the left and the right operand are packed as lines
+    along the depth before (lines.py)."""
 
     constants: dict[str, int]
     threads: int
@@ -47,6 +45,7 @@ class Tiling(NamedTuple):
     elements: int
     numbers: Numbers | None = None
     more_exact: bool = False
+    packed: tuple[bool, bool] = (False, False)
 
     @property
     def splits(self) -> int:
@@ -139,14 +138,16 @@ BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that a warp of
 
 def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, str], largest: int, gpu: Machine,
             numbers: Numbers | None = None, streams: bool = False, groups: str = "", elements: int = 0,
-            held: tuple[int, int] = (0, 0), waves: bool = False) -> list[Tiling]:
+            held: tuple[int, int] = (0, 0), waves: bool = False, packed: tuple[bool, bool] = (False, False)
+            ) -> list[Tiling]:
     """All tilings of a product, the cost model's choice first. types: of elements and of sums; largest: largest edge of
     a tile in registers, and of a tile in steps with operands from a prologue; streams: operands can be copied ahead
     (pipeline.cuh); groups: "copies" if warpgroups can read them (warpgroup.cuh), "boxes" if they can also be copied in
-    boxes (bulk.cuh), "patches" and "positions" for boxes of windows, the latter alone (conv_bulk.cuh); elements: of
-    both operands in memory, if fewer than those of the multiplied matrices; held: bytes of registers per 16-byte piece
-    of each operand, if a prologue computes it; waves: whether to also cut the depth so that blocks fill all SMs evenly,
-    for callers that choose by predicted time."""
+    boxes (bulk.cuh), "packed" if only in boxes, after packing, "patches" and "positions" for boxes of windows, the
+    latter alone (conv_bulk.cuh); elements: of both operands in memory, if fewer than those of the multiplied matrices;
+    held: bytes of registers per 16-byte piece of each operand, if a prologue computes it; waves: whether to also cut
+    the depth so that blocks fill all SMs evenly, for callers that choose by predicted time; packed: the operands that
+    must be packed before they are copied in boxes."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
@@ -160,11 +161,12 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
         groups_first = grouped and type in EXACT_GROUPS and time(grouped[0]) < time(order[0]) and \
             is_limited_by_mma(2 * rows * columns * depth * count, moved, ELEMENT_TYPES[type].bytes, gpu)
         blocks_found = grouped if groups == "positions" else (*grouped, *order) if groups_first else (*order, *grouped)
-        forms = [pipelined(b, numbers) for b in blocks_found]
+        forms = [pipelined(b, numbers, packed) for b in blocks_found]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
         forms = [in_steps(edge, numbers) for edge in ((128, 64) if large else (64, 128))
                  if edge == 64 or not (type in F8 and numbers.word == 4) and (edge <= largest or not any(held))]
+        forms += [pipelined(b, numbers, packed) for b in groups_for(gpu, numbers, groups) if b.bulk]
     else:
         width = max(ELEMENT_TYPES[t].bytes for t in types)
         edges = [e for e, most in ((128, 4), (64, 8), (32, 16)) if width <= most and (e <= largest or e == 32)]
@@ -174,7 +176,8 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
     for constants, threads, memory in forms:
         number = blocks(constants["BM"], constants["BN"])
         for splits, part in _splits(number, depth, constants["BK"], sums * ELEMENT_TYPES[total].bytes, gpu, waves):
-            found.append(Tiling({**constants, "SPLITS": splits, "PART": part}, threads, memory, number, sums, numbers))
+            found.append(Tiling({**constants, "SPLITS": splits, "PART": part}, threads, memory, number, sums, numbers,
+                                packed=packed if "BULK" in constants else (False, False)))
     return found
 
 
@@ -219,9 +222,9 @@ def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
     """Tiles for wgmma (sm_90a)."""
     known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
     found = (*GROUPED, *OF_WINDOWS) if groups in ("patches", "positions") else GROUPED
-    boxes = groups != "copies" and numbers.name != TF32_NUMBERS     # threads round what they have copied
-    return [b for b in found if known and b.memory <= gpu.shared_bytes and (boxes or not b.bulk)
-            and (groups != "positions" or b.bulk)]
+    alone = groups in ("positions", "packed") or groups == "patches" and numbers.name == TF32_NUMBERS
+    return [b for b in found if known and b.memory <= gpu.shared_bytes and (groups != "copies" or not b.bulk)
+            and (not alone or b.bulk)]
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
@@ -230,11 +233,12 @@ def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) 
     return -(-blocks // gpu.cores) * block.rows * block.columns / block.speed
 
 
-def pipelined(block: Block, numbers: Numbers) -> Form:
-    """On tensor cores; steps are copied ahead in a pipeline (pipeline.cuh)."""
+def pipelined(block: Block, numbers: Numbers, packed: tuple[bool, bool] = (False, False)) -> Form:
+    """On tensor cores; steps are copied ahead in a pipeline (pipeline.cuh). packed: as in Tiling."""
     constants = {"BM": block.rows, "BN": block.columns, "BK": block.depth // numbers.stored_bytes, "WM": block.down,
                  "WN": block.across, "STAGES": block.stages, "BATCHED": block.batched,
-                 **({"BULK": numbers.stored_bytes} if block.bulk else {})}
+                 **({"BULK": numbers.stored_bytes, "PACKED_A": int(packed[0]), "PACKED_B": int(packed[1])}
+                    if block.bulk else {})}
     return Form(constants, (block.down * block.across + block.bulk) * WARP, block.memory)
 
 
@@ -251,36 +255,6 @@ def _splits(blocks: int, depth: int, step: int, size: int, gpu: Machine, waves: 
     return list(found.items())
 
 
-def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: dict[str, int], call: str,
-                  finish: Callable[[int], str], maps: tuple[TensorMap, ...] = (), before: str = "") -> tuple:
-    """Text, launches and scratch bytes. call: such as "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join.
-    finish: the text of the epilogue of up to so many columns at once (finish.py); before: a statement before the
-    barriers are set up."""
-    type, total = dict(tile.parameters)["types"]
-    text = shape_struct(f"{name}_shape", {**shape, **tiling.constants})
-    together = gpu.shared_bytes // (tiling.memory + RESERVED) if tiling.bulk else BLOCKS_PER_SM
-    blocks = max(1, min(tiling.blocks * tiling.splits, gpu.cores * together))
-    start = Geometry(name, (blocks, 1, 1), (tiling.threads, 1, 1), tiling.dynamic, maps=maps)
-    mapped = (Buffer("maps", "u8", BYTES * len(maps), "read"),) if maps else ()
-    one = f"auto tile = {_tile_function(name, type, total, tiling)};"
-    if tiling.bulk:
-        one = f"{before}hloc_bulk_steps<{name}_shape> ring(memory);\n{one}"
-    if tiling.splits == 1:
-        body = [finish(tiling.wide), one, f"{call}, tile, finish);"]
-        with_maps = tile._replace(buffers=(*tile.buffers, *mapped))
-        return text + kernel_text(with_maps, name, tiling.threads, body, tiling.memory, tiling.dynamic), start
-    sums, count, width = c_type(total), tiling.elements * tiling.splits, ELEMENT_TYPES[total].bytes
-    with_scratch = tile._replace(buffers=(*tile.buffers, Buffer("scratch", total, count, "update")))
-    join = f"{call.split('<')[0]}_join<{name}_shape, {sums}>(scratch, {adder(total)}, finish);"
-    pieces = with_scratch._replace(buffers=(*with_scratch.buffers, *mapped))
-    keep = _keep(sums, tiling.elements, aligned(min(tiling.wide, VECTOR_BYTES // width), shape["N"]))
-    text += kernel_text(pieces, name, tiling.threads, [keep, one, f"{call}, tile, keep);"], tiling.memory,
-                        tiling.dynamic)
-    text += kernel_text(with_scratch, f"{name}_join", JOIN_THREADS, [finish(VECTOR_BYTES // width), join])
-    joined = Geometry(f"{name}_join", (join_blocks(tiling.elements, gpu), 1, 1), (JOIN_THREADS, 1, 1))
-    return text, [start, joined], count * width
-
-
 def join_blocks(elements: int, gpu: Machine) -> int:
     """Blocks of the kernel that sums the pieces of so many elements."""
     return max(1, min(-(-elements // JOIN_THREADS), gpu.cores * JOINS_PER_SM))
@@ -291,32 +265,6 @@ def aligned(most: int, columns: int) -> int:
     while columns % most:
         most //= 2
     return most
-
-
-def _keep(sums: str, elements: int, wide: int) -> str:
-    """The function that stores the sums of one piece of the depth."""
-    pack = f"hloc_pack<{sums}, {wide}>"
-    return (f"auto keep = hloc_wide<{wide}>([&](long piece, long place, const auto &{SUMS}) {{\n"
-            f"  return [=, all = {SUMS}] {{\n    {pack} kept;\n"
-            f"    for (int lane = 0; lane < {wide}; lane++) kept.at[lane] = all[lane];\n"
-            f"    hloc_put(&scratch[piece * {elements}L + place], kept);\n  }};\n}});")
-
-
-def _tile_function(name: str, type: str, total: str, tiling: Tiling) -> str:
-    """C lambda (a, b, depth, finish) that computes one tile."""
-    if tiling.numbers:
-        numbers = tiling.numbers
-        form = "warpgroup" if tiling.grouped else "pipeline" if tiling.dynamic else "mma"
-        how = GROUPS[numbers.name] if tiling.grouped else numbers.name
-        if tiling.bulk:
-            call = f"hloc_tile_bulk<{name}_shape, {c_type(numbers.sums)}, {how}>(ring, a, b, depth, finish);"
-        else:
-            call = (f"hloc_tile_{form}<{name}_shape, {c_type(numbers.sums)}, {numbers.element}, {how}>(\n"
-                    f"    a, b, depth, memory, finish);")
-    else:
-        call = (f"hloc_tile<{name}_shape, {c_type(total)}, {c_type(type)}>(a, b, depth, memory,\n"
-                f"    {multiply_add(type, type, total)}, finish);")
-    return f"[&](const auto &a, const auto &b, long depth, auto finish) {{\n  {call}\n}}"
 
 
 # -- pieces of text ----------------------------------------------------------------------------------------------------
