@@ -2,7 +2,8 @@
 
 Products of f32 as TF32, bf16 that is f32 within a kernel, sums that the last block joins, rows in one kernel, the
 gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters and
-of images, operands that a kernel packs before wgmma reads them. A case goes to another section once a device has run it.
+of images, operands that a kernel packs before wgmma reads them, a few rows by weights of few bits. A case goes to
+another section once a device has run it.
 """
 from __future__ import annotations
 
@@ -22,6 +23,10 @@ PRODUCT = """ENTRY e {{ a = f32[{n},{n}] parameter(0)  b = f32[{n},{n}] paramete
 """
 PACKED = """ENTRY e {{ a = {t}[{m},{k}] parameter(0)  b = {t}[{k},{n}] parameter(1)
   ROOT d = {r}[{m},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}
+"""
+WEIGHTS = """ENTRY e {{ x = bf16[{n},{k}] parameter(0)  w = s8[{c},{k}] parameter(1)  s = bf16[{c}] parameter(2)
+  v = bf16[{c},{k}] convert(w)  t = bf16[{c},{k}] broadcast(s), dimensions={{0}}  m = bf16[{c},{k}] multiply(v, t)
+  ROOT d = bf16[{n},{c}] dot(x, m), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}} }}
 """
 IMAGE = """ENTRY e {{ g = f32[{i},{h},{h},{c}] parameter(0)  w = f32[3,3,{c},{c}] parameter(1)
   ROOT x = f32[{i},{s},{s},{c}] convolution(g, w), window={{size=3x3 pad={p} lhs_dilate={by}x{by} rhs_reversal=1x1}},
@@ -76,6 +81,8 @@ def cases(device) -> Iterator[tuple[str, str, bool]]:
         yield f"f32 matmul of {n} cubed, {name}", PRODUCT.format(n=n, asked=asked), not asked
     for t, r in (("s8", "s32"), ("f8e4m3fn", "f32")):
         yield f"{t} matmul of {n} cubed across the depth", PACKED.format(t=t, r=r, m=n, k=n, n=n), False
+    for few in (1, 4):
+        yield f"{few} rows by s8 weights [{4 * n},{n}] with scales", WEIGHTS.format(n=few, k=n, c=4 * n), False
     for by, p in ((1, "1_1x1_1"), (2, "1_2x1_2")):
         yield f"f32 gradient of the image of a 3x3 convolution of stride {by}", \
             IMAGE.format(i=i, h=s // by, s=s, c=c, p=p, by=by), True

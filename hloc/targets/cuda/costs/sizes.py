@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Apply, Expr, Let, Load, Stmt, Store, Tile
+from hloc.kernels.ir import INDEX, Apply, Expr, Let, Load, Prologue, Stmt, Store, Tile
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.cuda.costs.tile_work import Sizes
 from hloc.targets.cuda.tiles.finish import Finish
@@ -48,12 +48,17 @@ def _wide(finish: Finish) -> float:
 
 
 def operations(statements: Sequence[Stmt]) -> float:
-    """Operations per element of an epilogue or a prologue, including loads and stores."""
+    """Operations per element of statements, including loads and stores."""
     found = 0.0
     for s in walk(statements):
         found += 2 * isinstance(s, Store)
         found += sum(2 if isinstance(p, Load) else 1 if isinstance(p, Apply) else 0 for p in parts(expressions(s)))
     return found
+
+
+def operations_of_prologue(prologue: Prologue) -> float:
+    """Operations per element of an operand that is computed."""
+    return operations((*prologue.statements, Let("", prologue.value)))
 
 
 def is_choice(part: Expr, early: Collection[Load] = ()) -> bool:

@@ -13,7 +13,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.costs.sizes import operations, sizes_of
+from hloc.targets.cuda.costs.sizes import operations_of_prologue, sizes_of
 from hloc.targets.cuda.costs.tile_work import Sizes
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.tiles import convolutions, products
@@ -21,6 +21,7 @@ from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
 from hloc.targets.cuda.tiles.tiling import Tiling
 from hloc.targets.cuda.tiles.times import works_of
 
+OF_THIN = 96                        # registers of a thread of the thin template
 DEEP_LOADS = 4                      # loads in flight per thread of the direct and thin templates
 
 
@@ -65,15 +66,18 @@ def _simple(sizes: Sizes, start: Geometry, counts: dict[str, float], rounds: flo
 
 
 def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
-    """The large operand is read once, 16 bytes per load; each thread reads the rows again."""
+    """The large operand is read once, 16 bytes per load; each thread reads the rows again. Elements of narrow types are
+    taken out of words and converted."""
     elements = sizes.columns * sizes.depth * sizes.products
     width = max(ELEMENT_TYPES[b.type].bytes for b in tile.buffers)
     loads = elements * width / 16 / WARP
-    computed = sum(operations(p.statements) for p in tile.prologues)
+    computed = sum(operations_of_prologue(p) for p in tile.prologues)
+    taken = (1 + sizes.rows) * (ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes < 4)
     counts = {"access": loads * (1 + sizes.rows), "fma": elements * sizes.rows / WARP,
-              "alu": elements * (1 + computed) / WARP}
+              "alu": elements * (taken + computed) / WARP}
     each = loads * WARP / (start.grid[0] * start.block[0])
-    return _simple(sizes, start, counts, math.ceil(each / DEEP_LOADS) + 2, float(sizes.memory))
+    work = _simple(sizes, start, counts, math.ceil(each / DEEP_LOADS) + 2, float(sizes.memory))
+    return work._replace(registers=OF_THIN)
 
 
 def _direct(sizes: Sizes, start: Geometry, tile: Tile, depth: int) -> Work:

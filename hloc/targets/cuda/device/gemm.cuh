@@ -92,14 +92,18 @@ template <class T, long ROW, long DEPTH, int WIDTH> struct hloc_strided {
   long rows, depth;
   template <int COUNT> struct places {};
   template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
+  /* At a place inside. */
+  HLOC_MEMBER hloc_pack<T, WIDTH> at(int row, long k) const {
+    return *(const hloc_pack<T, WIDTH> *)&from[row * ROW + k * DEPTH];
+  }
   template <int COUNT> HLOC_MEMBER hloc_pack<T, WIDTH> read(const places<COUNT> &, int, int row, long k) const {
-    return row < rows && k < depth ? *(const hloc_pack<T, WIDTH> *)&from[row * ROW + k * DEPTH]
-                                   : hloc_pack<T, WIDTH>();
+    return row < rows && k < depth ? at(row, k) : hloc_pack<T, WIDTH>();
   }
   template <int COUNT> HLOC_MEMBER const T *address(const places<COUNT> &, int, int row, long k) const {
     return row < rows && k < depth ? &from[row * ROW + k * DEPTH] : nullptr;
   }
   HLOC_MEMBER const Held &made(const Held &held, int, long) const { return held; }
+  HLOC_MEMBER const Held &make(const Held &held, int, long) const { return held; }
   HLOC_MEMBER const T *anything() const { return from; }
 };
 
@@ -116,12 +120,15 @@ template <class P> struct hloc_computed {
   template <int COUNT> struct places {};
   template <int COUNT> HLOC_MEMBER void place(places<COUNT> &, int, int) const {}
   HLOC_MEMBER bool inside(int row, long k) const { return row < rows && k < depth; }
+  HLOC_MEMBER Held at(int row, long k) const { return prologue.read(outer, inner, first + row, k); }
+  HLOC_MEMBER hloc_pack<typename P::Element, VECTOR> make(const Held &held, int row, long k) const {
+    return prologue.make(held, outer, inner, first + row, k);
+  }
   template <int COUNT> HLOC_MEMBER Held read(const places<COUNT> &, int, int row, long k) const {
-    return inside(row, k) ? prologue.read(outer, inner, first + row, k) : Held();
+    return inside(row, k) ? at(row, k) : Held();
   }
   HLOC_MEMBER hloc_pack<typename P::Element, VECTOR> made(const Held &held, int row, long k) const {
-    return inside(row, k) ? prologue.make(held, outer, inner, first + row, k)
-                          : hloc_pack<typename P::Element, VECTOR>();
+    return inside(row, k) ? make(held, row, k) : hloc_pack<typename P::Element, VECTOR>();
   }
 };
 
@@ -559,12 +566,10 @@ HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd
   typedef decltype(hloc_rows<S>(lhs, hloc_gemm_place<S>(0))) A;
   typedef decltype(hloc_columns<S>(rhs, hloc_gemm_place<S>(0))) B;
   constexpr int DEEP = B::K_FIRST ? B::VECTOR : 1, WIDE = B::K_FIRST ? 1 : B::VECTOR, ACROSS = S::BN / WIDE;
-  /* Vectors of B that are prefetched: fewer if a thread has many sums. All of A is in cache. */
-  constexpr int AHEAD = S::BM * WIDE > 32 ? 2 : 4, UNROLLED = S::M * B::VECTOR < 8 ? AHEAD : 1;
+  /* Vectors of B that are read before the first one is used: fewer if a thread has many sums. All of A is in cache. */
+  constexpr int AHEAD = S::BM * WIDE > 32 ? 2 : 4;
   constexpr long STEP = S::BK * DEEP;
-  static_assert(DEEP % A::VECTOR == 0, "packs of A lie in those of B");
-  typename A::template places<1> no_rows;
-  typename B::template places<1> no_columns;
+  static_assert(DEEP % A::VECTOR == 0 && S::K % DEEP == 0, "packs of A lie in those of B, and these in rows");
   Sum *parts = (Sum *)memory; /* [slice][column] */
   const int t = threadIdx.x, slice = B::K_FIRST ? t % S::BK : t / ACROSS;
   const int j = B::K_FIRST ? t / S::BK : t % ACROSS * WIDE;
@@ -578,27 +583,31 @@ HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd
 #pragma unroll
       for (int w = 0; w < WIDE; w++) sums[i][w] = Sum();
     if (at.column + j < S::N) {
-      typename B::Held next[AHEAD];
-#pragma unroll
-      for (int n = 0; n < AHEAD; n++) next[n] = b.read(no_columns, 0, j, slice * DEEP + n * STEP);
-#pragma unroll UNROLLED
-      for (long k = slice * DEEP; k < S::K; k += STEP) {
-        const auto y = b.made(next[0], j, k);
-#pragma unroll
-        for (int n = 1; n < AHEAD; n++) next[n - 1] = next[n];
-        next[AHEAD - 1] = b.read(no_columns, 0, j, k + AHEAD * STEP);
+      const auto multiply = [&](const typename B::Held &held, long k) {
+        const auto y = b.make(held, j, k);
 #pragma unroll
         for (int i = 0; i < S::M; i++)
 #pragma unroll
           for (int d = 0; d < DEEP; d += A::VECTOR) {
-            const auto x = a.made(a.read(no_rows, 0, i, k + d), i, k + d);
+            const auto x = a.make(a.at(i, k + d), i, k + d);
 #pragma unroll
             for (int v = 0; v < A::VECTOR; v++)
 #pragma unroll
               for (int w = 0; w < WIDE; w++)
                 sums[i][w] = multiply_add(sums[i][w], x.at[v], y.at[DEEP > 1 ? d + v : w]);
           }
+      };
+      long k = slice * DEEP;
+#pragma unroll 1
+      for (; k + (AHEAD - 1) * STEP < S::K; k += AHEAD * STEP) {
+        typename B::Held held[AHEAD];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) held[n] = b.at(j, k + n * STEP);
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) multiply(held[n], k + n * STEP);
       }
+#pragma unroll 1
+      for (; k < S::K; k += STEP) multiply(b.at(j, k), k);
     }
 #pragma unroll
     for (int i = 0; i < S::M; i++) {

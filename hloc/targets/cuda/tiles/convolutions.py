@@ -17,7 +17,7 @@ from hloc.kernels.ir import INDEX, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.costs.sizes import operations, sizes_of
+from hloc.targets.cuda.costs.sizes import operations_of_prologue, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
@@ -247,7 +247,7 @@ def cost_arguments(asked: Asked, tiling: Tiling, finish: Finish) -> tuple[Sizes,
                                 ("rhs", vectors[1], 1 in (c["W_I"], c["W_O"]))):
         own = made.get(name)
         sides.append(Side(own.vector if own else vector, width, product is None and name == "lhs",
-                          operations(own.prologue.statements) if own else 0, dense or own is not None))
+                          operations_of_prologue(own.prologue) if own else 0, dense or own is not None))
     left, right = sides
     return sizes, (left, right)
 

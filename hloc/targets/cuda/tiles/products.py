@@ -16,7 +16,7 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.costs.sizes import operations, sizes_of
+from hloc.targets.cuda.costs.sizes import operations_of_prologue, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, finish_of, finish_text
 from hloc.targets.cuda.tiles.lines import Lines, offsets
@@ -204,7 +204,7 @@ def cost_arguments(tile: Tile, product: Product) -> tuple[Sizes, tuple[Side, Sid
     for name, vector, steps in ((names[0], c["A_VECTOR"], (c["A_ROW"], c["A_K"])),
                                 (names[1], c["B_VECTOR"], (c["B_K"], c["B_COLUMN"]))):
         own = found.get(name)
-        read.append(Side(own.vector, width, made=operations(own.prologue.statements)) if own else
+        read.append(Side(own.vector, width, made=operations_of_prologue(own.prologue)) if own else
                     Side(vector, width, dense=1 in steps))
     left, right = read
     finish = finish_of(tile, epilogue(tile, dict(tile.parameters)["types"][1]), *places_of(product), MOST_WIDE)
