@@ -42,7 +42,7 @@ MOST_MEMBERS = 24
 PASSING = 2                         # operations for an element that passes through registers instead of being copied
 # Of an SM of sm_90a: operations in a second on elements of two bytes, and the share of them that mma.sync reaches.
 RATE, MMA_SHARE = 7.5e12, 0.6
-EXACT_GROUPS = ("bf16", "f16", "s8")    # types whose sums by wgmma are as accurate as by mma.sync
+EXACT_GROUPS = ("bf16", "f16", "s8", "f8e4m3fn", "f8e5m2")     # types that wgmma multiplies as they are
 NO_PROLOGUE = "a matmul reads its operands from memory: its producer cannot be fused into it"
 
 

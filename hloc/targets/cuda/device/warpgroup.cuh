@@ -14,7 +14,7 @@
 
 #define HLOC_GROUP_OF(T)                                                                                              \
   struct hloc_group_##T {                                                                                             \
-    static constexpr bool ROUNDS = false;                                                                             \
+    static constexpr bool ROUNDS = false, SHORT = false;                                                              \
     template <int COLUMNS, int ACROSS_A, int ACROSS_B, int ADD = 1>                                                   \
     HLOC_NUMBERS_FN void multiply(float *d, unsigned long long a, unsigned long long b) {                             \
       hloc_wgmma_##T<COLUMNS, ADD, ACROSS_A, ACROSS_B>(d, a, b);                                                      \
@@ -26,23 +26,24 @@
   };
 HLOC_GROUP_OF(bf16)
 HLOC_GROUP_OF(f16)
-#define HLOC_GROUP_OF_BYTES(T, SUM)                                                                                   \
+/* FEW_BITS: sums have 14 bits or so. Those of each step are added up in f32. */
+#define HLOC_GROUP_OF_BYTES(T, SUM, FEW_BITS)                                                                           \
   struct hloc_group_##T {                                                                                             \
-    static constexpr bool ROUNDS = false;                                                                             \
+    static constexpr bool ROUNDS = false, SHORT = FEW_BITS;                                                           \
     template <int COLUMNS, int ACROSS_A, int ACROSS_B>                                                                \
     HLOC_NUMBERS_FN void multiply(SUM *d, unsigned long long a, unsigned long long b) {                               \
       static_assert(!ACROSS_A && !ACROSS_B, "bytes are read along k");                                                \
       hloc_wgmma_##T<COLUMNS>(d, a, b);                                                                               \
     }                                                                                                                 \
   };
-HLOC_GROUP_OF_BYTES(s8, int)
-HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float)
-HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float)
-HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float)
-HLOC_GROUP_OF_BYTES(f8e5m2_f8e5m2, float)
+HLOC_GROUP_OF_BYTES(s8, int, false)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e4m3fn, float, true)
+HLOC_GROUP_OF_BYTES(f8e4m3fn_f8e5m2, float, true)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e4m3fn, float, true)
+HLOC_GROUP_OF_BYTES(f8e5m2_f8e5m2, float, true)
 /* Operands are rounded before, since the instruction does not look at the last bits. */
 struct hloc_group_tf32 {
-  static constexpr bool ROUNDS = true;
+  static constexpr bool ROUNDS = true, SHORT = false;
   template <int COLUMNS, int ACROSS_A, int ACROSS_B>
   HLOC_NUMBERS_FN void multiply(float *d, unsigned long long a, unsigned long long b) {
     static_assert(!ACROSS_A && !ACROSS_B, "f32 are read along k");
@@ -68,6 +69,18 @@ HLOC_FN void hloc_multiply_step(Sum *sums, const unsigned char *tile, int top) {
     Group::template multiply<COLUMNS, !Left::ALONG, !Right::ALONG>(
         sums, hloc_described<Left>(tile, top, k), hloc_described<Right>(tile + Left::BYTES, 0, k));
   hloc_wgmma_commit();
+}
+
+/* All products of one step, added to sums that have more bits than the instruction's. Another group of warps may
+ * multiply meanwhile. */
+template <int COLUMNS, class Group, class Left, class Right, class Sum>
+HLOC_FN void hloc_multiply_apart(Sum *sums, const unsigned char *tile, int top) {
+  Sum step[1][COLUMNS / 8][4];
+  hloc_clear(step);
+  hloc_multiply_step<COLUMNS, Group, Left, Right>(&step[0][0][0], tile, top);
+  hloc_wgmma_wait<0>();
+#pragma unroll
+  for (int n = 0; n < COLUMNS / 2; n++) sums[n] += step[0][n / 4][n % 4];
 }
 
 /* This warp's words of the k-th 8 elements of k of a tile of f32, rounded to TF32, as the instruction takes them: 16 rows
@@ -120,8 +133,11 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
     hloc_fence_async();
     __syncthreads(); /* this step has arrived, and all have multiplied the last but one */
     steps.copy(step + AHEAD);
-    hloc_multiply_step<S::BN, Group, typename Steps::Left, typename Steps::Right>(
-        &sums[0][0][0], steps.tile(step), warp / 4 * 64);
+    typedef typename Steps::Left Left;
+    typedef typename Steps::Right Right;
+    if constexpr (Group::SHORT)
+      hloc_multiply_apart<S::BN, Group, Left, Right>(&sums[0][0][0], steps.tile(step), warp / 4 * 64);
+    else hloc_multiply_step<S::BN, Group, Left, Right>(&sums[0][0][0], steps.tile(step), warp / 4 * 64);
     hloc_wgmma_wait<1>();
   }
   hloc_wgmma_wait<0>();
@@ -150,6 +166,7 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
   for (int step = 0; step < steps; step++, ring.n++) {
     ring.wait();
     if constexpr (Group::ROUNDS) hloc_multiply_rounded<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
+    else if constexpr (Group::SHORT) hloc_multiply_apart<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
     else hloc_multiply_step<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
     hloc_wgmma_wait<1>();
     if (step > 0) ring.done(1);

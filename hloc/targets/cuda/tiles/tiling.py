@@ -133,6 +133,7 @@ OF_WINDOWS = tuple(Block(rows, columns, rows // 16, 1, 128, stages, 1.0, True)
 GROUPS = {f"hloc_numbers_{n}": f"hloc_group_{n}" for n in ("bf16", "f16", "s8", *(f"{a}_{b}" for a in F8 for b in F8))}
 TF32_NUMBERS = "hloc_numbers_tf32<1, 0>"
 GROUPS[TF32_NUMBERS] = "hloc_group_tf32"
+MOST_SHORT = 128                    # columns of tiles of f8, whose sums each thread has twice
 BARRIER, BULK_COLUMNS = 8, 32       # bytes of a barrier; columns that a warp of a bulk tile finishes at once
 
 
@@ -223,8 +224,9 @@ def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
     known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
     found = (*GROUPED, *OF_WINDOWS) if groups in ("patches", "positions") else GROUPED
     alone = groups in ("positions", "packed") or groups == "patches" and numbers.name == TF32_NUMBERS
-    return [b for b in found if known and b.memory <= gpu.shared_bytes and (groups != "copies" or not b.bulk)
-            and (not alone or b.bulk)]
+    most = MOST_SHORT if numbers.element == "unsigned char" else max(b.columns for b in found)
+    return [b for b in found if known and b.memory <= gpu.shared_bytes and b.columns <= most
+            and (groups != "copies" or not b.bulk) and (not alone or b.bulk)]
 
 
 def block_time(block: Block, rows: int, columns: int, count: int, gpu: Machine) -> float:
