@@ -1,7 +1,7 @@
-/* lines.cuh: an operand as lines along the depth, which a kernel packs before the matrix product, in its scratch memory.
+/* lines.cuh: an operand as lines along the depth, which a kernel packs before the matrix product, in scratch memory.
  *
- * The instructions of sm_90a read bytes and f32 only along the depth, and f32 without rounding. In: gemm.cuh's sources; a
- * struct P of constants:
+ * The instructions of sm_90a read bytes and f32 only along the depth, and f32 without rounding. In: gemm.cuh's sources;
+ * a struct P of constants:
  *   ROWS, DEPTH, BATCHES   of the operand;  LINE   elements from one row to the next: a multiple of 16 bytes
  *   PAIRS                  of 8 elements of the depth, those at even places come first (hloc_paired)
  * Out: hloc_pack_lines<P>(source, to), source(batch): as gemm.cuh says. f32 are rounded to TF32.

@@ -27,7 +27,7 @@
 HLOC_GROUP_OF(bf16)
 HLOC_GROUP_OF(f16)
 /* FEW_BITS: sums have 14 bits or so. Those of each step are added up in f32. */
-#define HLOC_GROUP_OF_BYTES(T, SUM, FEW_BITS)                                                                           \
+#define HLOC_GROUP_OF_BYTES(T, SUM, FEW_BITS)                                                                         \
   struct hloc_group_##T {                                                                                             \
     static constexpr bool ROUNDS = false, SHORT = FEW_BITS;                                                           \
     template <int COLUMNS, int ACROSS_A, int ACROSS_B>                                                                \
@@ -74,7 +74,7 @@ HLOC_FN void hloc_multiply_step(Sum *sums, const unsigned char *tile, int top) {
 /* All products of one step, added to sums that have more bits than the instruction's. Another group of warps may
  * multiply meanwhile. */
 template <int COLUMNS, class Group, class Left, class Right, class Sum>
-HLOC_FN void hloc_multiply_apart(Sum *sums, const unsigned char *tile, int top) {
+HLOC_FN void hloc_multiply_promoted(Sum *sums, const unsigned char *tile, int top) {
   Sum step[1][COLUMNS / 8][4];
   hloc_clear(step);
   hloc_multiply_step<COLUMNS, Group, Left, Right>(&step[0][0][0], tile, top);
@@ -83,8 +83,8 @@ HLOC_FN void hloc_multiply_apart(Sum *sums, const unsigned char *tile, int top) 
   for (int n = 0; n < COLUMNS / 2; n++) sums[n] += step[0][n / 4][n % 4];
 }
 
-/* This warp's words of the k-th 8 elements of k of a tile of f32, rounded to TF32, as the instruction takes them: 16 rows
- * from `row` on. Across lines, the order of k is that of hloc_paired (lines.cuh). */
+/* This warp's words of the k-th 8 elements of k of a tile of f32, rounded to TF32, as the instruction takes them: 16
+ * rows from `row` on. Across lines, the order of k is that of hloc_paired (lines.cuh). */
 template <class Operand> HLOC_FN void hloc_round_words(unsigned *words, const unsigned char *tile, int row, int k) {
   const int lane = threadIdx.x % 32;
   if constexpr (Operand::ALONG) {
@@ -136,7 +136,7 @@ HLOC_FN void hloc_tile_warpgroup(const A &a, const B &b, long depth, unsigned ch
     typedef typename Steps::Left Left;
     typedef typename Steps::Right Right;
     if constexpr (Group::SHORT)
-      hloc_multiply_apart<S::BN, Group, Left, Right>(&sums[0][0][0], steps.tile(step), warp / 4 * 64);
+      hloc_multiply_promoted<S::BN, Group, Left, Right>(&sums[0][0][0], steps.tile(step), warp / 4 * 64);
     else hloc_multiply_step<S::BN, Group, Left, Right>(&sums[0][0][0], steps.tile(step), warp / 4 * 64);
     hloc_wgmma_wait<1>();
   }
@@ -165,9 +165,10 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
   for (int part = 0; part < S::BN / AT_ONCE; part++) hloc_clear(sums[part]);
   for (int step = 0; step < steps; step++, ring.n++) {
     ring.wait();
-    if constexpr (Group::ROUNDS) hloc_multiply_rounded<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
-    else if constexpr (Group::SHORT) hloc_multiply_apart<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
-    else hloc_multiply_step<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), warp / 4 * 64);
+    const int top = warp / 4 * 64;
+    if constexpr (Group::ROUNDS) hloc_multiply_rounded<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), top);
+    else if constexpr (Group::SHORT) hloc_multiply_promoted<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), top);
+    else hloc_multiply_step<S::BN, Group, A, B>(&sums[0][0][0][0], ring.tile(), top);
     hloc_wgmma_wait<1>();
     if (step > 0) ring.done(1);
   }
