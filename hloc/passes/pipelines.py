@@ -61,6 +61,7 @@ scatter_simplifier = LazyPass("scatter_simplifier", "scatter")
 simplify_fp_conversions = LazyPass("simplify_fp_conversions", "fusion")
 sort_simplifier = LazyPass("sort_simplifier", "sort")
 triangular_solve_expander = LazyPass("triangular_solve_expander", "triangular-solve")
+while_loop_condition_motion = LazyPass("while_loop_condition_motion", "while")
 while_loop_dot_batching = LazyPass("while_loop_dot_batching", "while")
 while_loop_dot_merger = LazyPass("while_loop_dot_merger", "while")
 while_loop_invariant_code_motion = LazyPass("while_loop_invariant_code_motion", "while")
@@ -182,6 +183,7 @@ CUDA: tuple[Pass | Repeat, ...] = (
     layout_assignment,
     bitcast_dtypes_expander,
     convert_folding,
+    while_loop_condition_motion,
     SIMPLIFICATION,
     attention_gradient_rewriter,        # last, so that the result is read where a kernel stores it
     pad_for_convolutions,
@@ -254,6 +256,7 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (reduce_scatter_creator, reduce_scatter_combiner, "it makes reduce-scatters"),
     (while_loop_all_reduce_code_motion, all_reduce_combiner, "what left a loop is combined with others"),
     (algebraic_simplifier, index_narrowing, "the range of an index is known after simplification"),
+    (while_loop_trip_count_annotator, while_loop_condition_motion, "counted loops need no condition"),
     (while_loop_simplifier, while_loop_trip_count_annotator,
      "the limit is known after constants moved into the condition"),
 )
