@@ -131,6 +131,7 @@ BARRIERS = [
     ("pipeline", "__syncthreads(); /* all have read the last step */"),
     ("sort", "__syncthreads();\n      for (int t = threadIdx.x; t < COUNT / 2"),
     ("sort", "  __syncthreads();\n}"),
+    ("few", "__syncthreads(); /* the lists of this round are there */"),
     ("fft", "first[i] = load(line, i);\n    __syncthreads();"),
 ]
 

@@ -26,7 +26,8 @@ TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_co
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
 GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<")
 HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
-           ("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_last_", "hloc_sort_", "hloc_conv_direct<")),
+           ("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_last_", "hloc_sort_", "hloc_pick_",
+                         "hloc_conv_direct<")),
            ("mma.cuh", ("hloc_numbers_", *GROUPS)), ("pack.cuh", ("hloc_pack<", *TILES, *PACKS)),
            ("numbers.cuh", ("hloc_numbers_", *GROUPS)), ("gemm.cuh", (*TILES, *PACKS)),
            ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", *GROUPS)),
@@ -36,7 +37,7 @@ HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
            ("conv_bulk.cuh", ("hloc_patch_rest<", "hloc_positions_rest<")), ("attention.cuh", ("hloc_attention_",)),
            ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
-           ("sort.cuh", ("hloc_sort_",)), ("fft.cuh", ("hloc_fft_",)))
+           ("sort.cuh", ("hloc_sort_", "hloc_pick_")), ("fft.cuh", ("hloc_fft_",)))
 ALIGNED = 256                       # bytes: the alignment that libraries want for their workspace
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"
 

@@ -18,6 +18,7 @@ from hloc.targets.cuda.costs.tile_work import Sizes
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.tiles import convolutions, products
 from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
+from hloc.targets.cuda.tiles.sorting import CHUNK, PICKED, wanted
 from hloc.targets.cuda.tiles.tiling import Tiling
 from hloc.targets.cuda.tiles.times import works_of
 
@@ -97,7 +98,12 @@ def _sort(tile: Tile, start: Geometry, alone: bool) -> Work:
     memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
     elements = rows * length / WARP
     levels = math.log2(max(2, length))
-    if "_merge_" in start.function:
+    if alone and length > CHUNK and wanted(tile) <= PICKED:
+        threads, joins = start.block[0], 2 * math.log2(start.block[0])
+        seen = math.ceil(length / chunks / threads) + math.ceil(chunks * wanted(tile) / threads)
+        rounds, counts = seen + 1.2 * joins + 4, {"alu": elements * 12, "access": elements * 2,
+                                                  "barrier": rows * chunks * joins * threads / WARP}
+    elif "_merge_" in start.function:
         rounds, counts = 2 * levels + 8, {"alu": elements * (levels + 12), "access": elements * 4}
     elif start.function.endswith("_move"):
         rounds, counts = 2, {"alu": elements, "access": elements}

@@ -5,6 +5,7 @@
  *     before(row, i, j): element i of the row goes before element j;  move(row, from, to): place it in the result.
  * Out: hloc_sort_short<S>          rows of at most CHUNK elements, sorted by blocks in shared memory (CHUNK x 4 bytes)
  *      hloc_sort_few<S>            longer rows of which CHUNK elements or fewer decide, in one kernel
+ *      hloc_pick_few<S>            the same where KEEP is so small that a thread holds so many positions in registers
  *      hloc_sort_chunks<S>         longer rows: sorts each CHUNK of positions into places[row * LENGTH ...]
  *      hloc_sort_merge<S, WIDTH>   merges neighbouring runs of WIDTH from `from` to `to`
  *      hloc_sort_move<S>           moves the elements to where the sorted positions say
@@ -112,6 +113,59 @@ HLOC_FN void hloc_sort_few(int *memory, int *places, unsigned *arrived, Before b
       memory[t] = t < FOUND ? places[row * FOUND + t] : S::CHUNK * CHUNKS + t;
     sort();
     for (int t = threadIdx.x; t < S::KEEP; t += blockDim.x) move(row, memory[t], t);
+  }
+}
+
+/* The first KEEP of the positions that were added, in order; S::LENGTH and above stand for nothing. */
+template <class S> struct hloc_few { int at[S::KEEP]; };
+template <class S> HLOC_FN void hloc_clear_few(hloc_few<S> &few) {
+  for (int n = 0; n < S::KEEP; n++) few.at[n] = S::LENGTH + n;
+}
+/* Whether the position is one of the first. */
+template <class S, class First> HLOC_FN bool hloc_add_few(hloc_few<S> &few, int position, First first) {
+  if (!first(position, few.at[S::KEEP - 1])) return false;
+#pragma unroll
+  for (int n = S::KEEP - 1; n > 0; n--) {
+    const bool before = first(position, few.at[n - 1]);
+    few.at[n] = before ? few.at[n - 1] : position;
+    if (!before) return true;
+  }
+  few.at[0] = position;
+  return true;
+}
+
+/* Joins the lists of all threads of a block; `memory`, THREADS x KEEP positions, begins with the result. */
+template <class S, class First> HLOC_FN void hloc_join_few(int *memory, hloc_few<S> &own, First first) {
+  __syncthreads(); /* the last result has been read */
+  for (int n = 0; n < S::KEEP; n++) memory[threadIdx.x * S::KEEP + n] = own.at[n];
+  for (int lists = S::THREADS / 2; lists > 0; lists /= 2) {
+    __syncthreads(); /* the lists of this round are there */
+    if (threadIdx.x >= lists) continue;
+    for (int n = 0; n < S::KEEP; n++)
+      if (!hloc_add_few<S>(own, memory[(threadIdx.x + lists) * S::KEEP + n], first)) break;
+    for (int n = 0; n < S::KEEP; n++) memory[threadIdx.x * S::KEEP + n] = own.at[n];
+  }
+  __syncthreads();
+}
+
+/* Each block finds the first KEEP positions of a chunk. The last block of a row finds those of all chunks. */
+template <class S, class Before, class Move>
+HLOC_FN void hloc_pick_few(int *memory, int *places, unsigned *arrived, Before before, Move move) {
+  constexpr int CHUNKS = (S::LENGTH + S::CHUNK - 1) / S::CHUNK, FOUND = CHUNKS * S::KEEP;
+  for (long work = blockIdx.x; work < S::ROWS * (long)CHUNKS; work += gridDim.x) {
+    const long row = work / CHUNKS;
+    const int start = work % CHUNKS * S::CHUNK, end = start + S::CHUNK < S::LENGTH ? start + S::CHUNK : S::LENGTH;
+    auto first = [&](int a, int b) { return hloc_sort_first<S>(before, row, a, b); };
+    hloc_few<S> own;
+    hloc_clear_few<S>(own);
+    for (int t = start + threadIdx.x; t < end; t += S::THREADS) hloc_add_few<S>(own, t, first);
+    hloc_join_few<S>(memory, own, first);
+    for (int t = threadIdx.x; t < S::KEEP; t += S::THREADS) places[work * S::KEEP + t] = memory[t];
+    if (!hloc_last_block(&arrived[row], CHUNKS)) continue;
+    hloc_clear_few<S>(own);
+    for (int t = threadIdx.x; t < FOUND; t += S::THREADS) hloc_add_few<S>(own, places[row * FOUND + t], first);
+    hloc_join_few<S>(memory, own, first);
+    for (int t = threadIdx.x; t < S::KEEP; t += S::THREADS) move(row, memory[t], t);
   }
 }
 

@@ -2,8 +2,8 @@
 
 In: the Tiles that kernels/library_kernels/sort.py describes. Out: one kernel if a row fits into a block's shared
 memory. One, too, if few elements of a longer row are wanted: the last block of a row sorts the first ones of all
-chunks. Otherwise: one kernel that sorts chunks, one per round of merging, and one that moves the elements; positions
-are in scratch memory.
+chunks; if they are very few, threads keep them in registers, and nothing is sorted. Otherwise: one kernel that sorts
+chunks, one per round of merging, and one that moves the elements; positions are in scratch memory.
 """
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ CHUNK = 2048                    # positions that a block sorts in shared memory
 SMALLEST_CHUNK = 512
 CHUNKS = (SMALLEST_CHUNK, 1024, CHUNK)
 THREADS = 256
+PICKED = 8                      # elements that a thread keeps in registers
+FEWEST_SEEN, MOST_SEEN = 4, 64  # elements of a row that a thread looks at
 BLOCKS_PER_SM = 16
+
+
+def wanted(tile: Tile) -> int:
+    """How many elements of a sorted row are wanted: those up to the last one that is read."""
+    facts = dict(tile.parameters)
+    return facts["k"] if "k" in facts else max(last for *_, last in facts["results"])
 
 
 def sort(tile: Tile, name: str, gpu: Machine) -> tuple:
@@ -36,7 +44,7 @@ def sort(tile: Tile, name: str, gpu: Machine) -> tuple:
              for k, (n, t) in enumerate(names)]
     moves = [_part(w, length, stride, part, f"{reads[part[0]].name}[{at.format('from')}]")
              for w, part in zip(writes, results)]
-    return _code(tile, name, gpu, (facts["rows"], length, max(last for *_, last in results)),
+    return _code(tile, name, gpu, (facts["rows"], length, wanted(tile)),
                  _before(start, loads, body, result), _move(start, moves))
 
 
@@ -94,23 +102,35 @@ def _code(tile: Tile, name: str, gpu: Machine, sizes: tuple[int, int, int], befo
         body = [before, move, f"hloc_sort_short<{name}_shape>((int *)memory, before, move);"]
         blocks = _blocks(-(-rows // (chunk // segment)), gpu)
         return text + kernel_text(tile, name, THREADS, body, chunk * 4), Geometry(name, (blocks, 1, 1), (THREADS, 1, 1))
+    if keep <= PICKED:
+        constants |= {"CHUNK": picked_chunk(rows, length, gpu), "THREADS": THREADS}
+        return _few(tile, name, gpu, constants, THREADS * keep, before, move)
     for chunk in CHUNKS:
         chunks = -(-length // chunk)
         if chunks * keep <= chunk:
             constants |= {"CHUNK": chunk, "SEGMENT": chunk}
-            return _few(tile, name, gpu, constants, before, move)
+            return _few(tile, name, gpu, constants, chunk, before, move)
     return _long(tile, name, gpu, constants, text, before, move)
 
 
-def _few(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], before: str, move: str) -> tuple:
-    """One kernel: blocks sort chunks, the last one of a row sorts what is left."""
+def picked_chunk(rows: int, length: int, gpu: Machine) -> int:
+    """The elements of a row among which a block finds the first ones: there are two blocks per SM if rows allow."""
+    seen = -(-rows * length // (2 * gpu.cores * THREADS))
+    return THREADS * min(MOST_SEEN, max(FEWEST_SEEN, seen))
+
+
+def _few(tile: Tile, name: str, gpu: Machine, constants: dict[str, int], positions: int, before: str,
+         move: str) -> tuple:
+    """One kernel: blocks sort chunks, or pick their first elements; the last one of a row does so with what is left.
+    positions: in shared memory."""
     rows, chunk = constants["ROWS"], constants["CHUNK"]
     blocks = rows * -(-constants["LENGTH"] // chunk)
     kept = Buffer("scratch", "s32", blocks * constants["KEEP"], "update")
     with_scratch = tile._replace(buffers=(*tile.buffers, kept))
     text = shape_struct(f"{name}_shape", constants) + f"__device__ unsigned {name}_arrived[{rows}];\n"
-    call = f"hloc_sort_few<{name}_shape>((int *)memory, scratch, {name}_arrived, before, move);"
-    text += kernel_text(with_scratch, name, THREADS, [before, move, call], chunk * 4)
+    how = "pick" if "THREADS" in constants else "sort"
+    call = f"hloc_{how}_few<{name}_shape>((int *)memory, scratch, {name}_arrived, before, move);"
+    text += kernel_text(with_scratch, name, THREADS, [before, move, call], positions * 4)
     start = Geometry(name, (_blocks(blocks, gpu), 1, 1), (THREADS, 1, 1))
     return text, [start], blocks * constants["KEEP"] * 4
 
