@@ -147,7 +147,7 @@ def test_positions_fill_steps():
      "some threads never reach"),
     ("at.inside() && column", "column", "write outside|two threads write"),
     ("column + j, step.across, step.down,", "column + j, step.down, step.across,", ""),
-    ("image = at % S::PANELS * 64", "image = at * 64", "")], ids=range(7))
+    ("image = at % S::PANELS * LINE", "image = at * LINE", "")], ids=range(7))
 def test_faults_of_positions(place, wrong, told, monkeypatch):
     """Positions of several boxes in each direction, in two panels of channels."""
     case = Gradient("1,12,132,72", "1,6,66,8", "3,3,72,8", "6x66 pad=1_0x1_0 rhs_dilate=2x2")

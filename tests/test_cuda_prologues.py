@@ -174,7 +174,7 @@ def test_without_a_fault(text, monkeypatch):
 
 @emulated
 @pytest.mark.parametrize("text, place, wrong", [
-    (TILED, "return inside(row, k) ? prologue.make(", "return true ? prologue.make("),
+    (TILED, "return row < rows && k < depth; }\n  HLOC_MEMBER Held at", "return true; }\n  HLOC_MEMBER Held at"),
     (TILED, "prologue.read(outer, inner, first + row, k)", "prologue.read(outer, inner, row, k)"),
     (TILED, "at.batch / S::INNER, at.batch % S::INNER, at.row", "at.batch, 0, at.row"),
     (TILED, "    fetch(step + 1);\n", "    fetch(step + 2);\n"),

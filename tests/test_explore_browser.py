@@ -250,7 +250,8 @@ def test_markup_in_names_is_text(explorer, opened):
         write(page, TEXT.replace("p = f32", 'p = f32').replace("HloModule m", f"HloModule m // {HOSTILE}"))
         assert page.locator("img:not(.cm-widgetBuffer), [onerror]").count() == 0
     write(page, f"ENTRY e {{ ROOT {HOSTILE} }}")
-    assert page.locator(".problems li").count() and page.locator("img:not(.cm-widgetBuffer), [onerror]").count() == 0
+    page.locator(".problems li").first.wait_for()
+    assert page.locator("img:not(.cm-widgetBuffer), [onerror]").count() == 0
 
 
 def test_words_are_coloured_as_pygments_has_them(explorer, opened):

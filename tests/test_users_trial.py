@@ -74,7 +74,7 @@ def test_differing_to_a_named_pass(tmp_path, capsys, monkeypatch):
     right = pipeline_for("cpu")
     wrong = (*right[:8], divides, *right[8:])
     for place in ("hloc.passes.pipelines.pipeline_for", "hloc.tools.bisect.pipeline_for"):
-        monkeypatch.setattr(place, lambda target: wrong)
+        monkeypatch.setattr(place, lambda *_: wrong)
     assert bisecting.pipeline_for("cpu") is wrong
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))          # programs of the right passes are there
     (tmp_path / "lossy.hlo").write_text(LOSSY)

@@ -79,8 +79,13 @@ class Container(NamedTuple):
     host_arena_size: int = 0
     devices: int = 0
 
+    @property
+    def communicating(self) -> int:
+        """As a Program's: write() takes either."""
+        return self.devices
 
-def write(file: BinaryIO, image: bytes, program: Program, geometry: Sequence[Geometry], arch: str,
+
+def write(file: BinaryIO, image: bytes, program: Program | Container, geometry: Sequence[Geometry], arch: str,
           cuda: int = 0, precision: Mapping[str, str] = MappingProxyType({})) -> None:
     """Writes a container in the machine's byte order, which the element types record."""
     plan = {
