@@ -134,8 +134,9 @@ class Device:
     def median(self, work: Callable[[], None], stream, context, least: float = 0.2, most: int = 200) -> float:
         """The median seconds of `work`, which only starts things on the stream, by the device's own clock. Short work
         is started several times between two looks at it: these take microseconds, as long as a small kernel."""
+        fewest = 1 if self.emulated else 5
         if self.emulated:
-            least, most = 0.0, 3
+            least, most = 0.0, 1
         context.push()
         try:
             for _ in range(2):
@@ -144,7 +145,7 @@ class Device:
             together = 1 if self.emulated else \
                 max(1, min(MOST_CONCURRENT, int(TOGETHER_SECONDS / self._elapsed(work, stream, 1))))
             times: list[float] = []
-            while len(times) < 5 or (sum(times) * together < least and len(times) < most):
+            while len(times) < fewest or (sum(times) * together < least and len(times) < most):
                 times.append(self._elapsed(work, stream, together))
             return statistics.median(times)
         finally:
