@@ -3,10 +3,11 @@
     python benchmarks/fit_cpu_costs.py measure FILE.jsonl [WORD] [--schedules 12]
     python benchmarks/fit_cpu_costs.py fit FILE.jsonl [--seconds 120]
 
-measure compiles the modules of kernel_modules.py that have one loop that reduces with each of its cheapest schedules,
-runs them by one thread, and writes a line of JSON for each module. fit changes constants at random, keeps what makes
-the chosen schedules faster, and prints the constants as JSON, and the modules whose chosen schedule is slowest beside
-their best one. The figure is the geometric mean of (time of the chosen schedule / time of the best measured one).
+measure compiles the modules of kernel_modules.py that have one loop that reduces, or one over rows that are reduced,
+with each of its cheapest schedules, runs them by one thread, and writes a line of JSON for each module. fit changes
+constants at random, keeps what makes the chosen schedules faster, and prints the constants as JSON, and the modules
+whose chosen schedule is slowest beside their best one. The figure is the geometric mean of (time of the chosen schedule
+/ time of the best measured one).
 """
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -29,58 +32,64 @@ SHOWN = 12
 
 
 class Measured(NamedTuple):
-    """A module: local arrays of its nest; of each schedule its text, its statements and its microseconds."""
+    """A module: of each schedule its text, its cost with given constants, and its microseconds."""
 
     name: str
-    local: frozenset[str]
-    schedules: list[tuple[str, tuple, float]]
+    schedules: list[tuple[str, Callable[[dict[str, float]], float], float]]
 
     def regret(self, machine: dict[str, float]) -> tuple[float, str]:
         """Time of the chosen schedule / time of the best, and the chosen one."""
-        from hloc.kernels.schedule.cost import cost
-        text, _, us = min(self.schedules, key=lambda one: cost(one[1], machine, self.local))
+        text, _, us = min(self.schedules, key=lambda one: one[1](machine))
         return us / min(one[2] for one in self.schedules), text
 
 
-def measure(m: Module, most: int) -> dict | None:
-    """Microseconds of a module with each of its cheapest schedules; None if it has not one loop that reduces."""
+def measure(m: Module, most: int) -> Iterator[dict]:
+    """Microseconds of a module with each of the cheapest schedules of a loop, if it has one that reduces, or one over
+    rows that are reduced."""
     import hloc
     from hloc.errors import Source
     from hloc.inputs.files import read_inputs
     from hloc.targets import find
     from hloc.tools.schedules import schedules_of
     loops = schedules_of(hloc.load(m.text), find("cpu"))
-    if len(loops) != 1:
-        return None
-    times: dict[str, float] = {}
-    for candidate in loops[0].ranked[:most]:
-        schedule = Source(f"{loops[0].name} {candidate.text}")
-        exe = hloc.compile(m.text, target="cpu", options=hloc.Options(schedule=schedule))
-        arrays = read_inputs(("random:0",), exe.parameters)
-        exe(*arrays)
-        found: list[float] = []
-        end = time.perf_counter() + 0.05
-        while len(found) < LEAST_RUNS or time.perf_counter() < end:
-            start = time.perf_counter()
+    for loop in loops if len(loops) == 1 + any(one.is_over_rows for one in loops) else ():
+        times: dict[str, float] = {}
+        for candidate in loop.ranked[:most]:
+            schedule = Source(f"{loop.name} {candidate.text}")
+            exe = hloc.compile(m.text, target="cpu", options=hloc.Options(schedule=schedule))
+            arrays = read_inputs(("random:0",), exe.parameters)
             exe(*arrays)
-            found.append(time.perf_counter() - start)
-        times[candidate.text] = min(found) * 1e6
-    return {"name": m.name, "family": m.family, "us": times}
+            found: list[float] = []
+            end = time.perf_counter() + 0.05
+            while len(found) < LEAST_RUNS or time.perf_counter() < end:
+                start = time.perf_counter()
+                exe(*arrays)
+                found.append(time.perf_counter() - start)
+            times[candidate.text] = min(found) * 1e6
+        yield {"name": m.name, "family": m.family, "loop": loop.name, "us": times}
 
 
 def measured(row: dict) -> Measured:
-    """The statements of a measured module's schedules."""
+    """The schedules of a measured module."""
     import hloc
-    from hloc.kernels.schedule.lowering import lower
-    from hloc.kernels.schedule.steps import apply_steps, read_steps
+    from hloc.kernels.schedule.choice import scheduled
+    from hloc.kernels.schedule.cost import cost
+    from hloc.kernels.schedule.row_choice import row_cost, uses_of
+    from hloc.kernels.schedule.row_nest import RowNest
+    from hloc.kernels.schedule.steps import read_steps
     from hloc.targets import find
     from hloc.targets.cpu.program.sources import loop_names
     from hloc.tools.kernel_passes import kernels_of
     text = next(m.text for m in modules() if (m.family, m.name) == (row["family"], row["name"]))
     target = find("cpu")
-    nest, = loop_names(kernels_of(hloc.load(text), target), target.machine).values()
-    return Measured(row["name"], nest.local, [(text, lower(apply_steps(nest, read_steps(text)), count()), us)
-                                              for text, us in row["us"].items()])
+    nest = loop_names(kernels_of(hloc.load(text), target), target.machine)[row["loop"]]
+
+    def cost_of(text: str) -> Callable[[dict[str, float]], float]:
+        steps = read_steps(text)
+        if isinstance(nest, RowNest):
+            return partial(row_cost, uses_of(nest, steps, target.machine))
+        return partial(cost, scheduled(nest.loop, steps, count()), local=nest.local)
+    return Measured(row["name"], [(text, cost_of(text), us) for text, us in row["us"].items()])
 
 
 def fit(rows: list[Measured], seconds: float) -> dict[str, float]:
@@ -115,8 +124,7 @@ def main() -> None:
     if options.what == "measure":
         with options.file.open("w", encoding="utf-8") as file:
             for m in modules(options.word):
-                row = measure(m, options.schedules)
-                if row is not None:
+                for row in measure(m, options.schedules):
                     print(json.dumps(row), file=file, flush=True)
         return
     rows = [measured(json.loads(line)) for line in options.file.read_text(encoding="utf-8").splitlines()]

@@ -39,6 +39,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.lower import lower
+from hloc.kernels.schedule.row_choice import chosen_rows
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.c_expressions import ExpressionPrinter, expression
@@ -49,6 +50,7 @@ from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
 from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
+from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
@@ -151,8 +153,8 @@ def test_what_rows_need_of_their_columns_is_computed_once():
 def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
     text = SEPARATOR.split((DATA / "kernels" / "rows.hlo").read_text(encoding="utf-8"))[1]
     kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    stages = [s for outer in kernel.body for s in outer.body if isinstance(s, For) and s.kind == SERIAL]
-    inner = [s for rows in stages for s in rows.body if isinstance(s, For)]
+    rows, = (s for s in walk(kernel.body) if isinstance(s, For) and s.kind == SERIAL)
+    inner = [s for s in rows.body if isinstance(s, For)]
     assert len(inner) == 3 and not any(isinstance(s, For) for loop in inner for s in walk(loop.body))
 
 
@@ -246,7 +248,7 @@ def test_few_terms_by_columns_that_lie_apart_are_loops():
         assert isinstance(lower(root, MACHINE).calls[0].kernel, Tile) != is_loops
 
 
-def test_softmax_of_three_classes_is_turned():
+def test_softmax_of_three_classes_has_rows_in_lanes():
     """So few elements of a row would be no vector, and each exponential a call; without a parameter of full size, too."""
     text = """max { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT m = f32[] maximum(a, b) }
       add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }
@@ -263,8 +265,8 @@ def test_softmax_of_three_classes_is_turned():
         ROOT r = f32[40,3] divide(e, ss) }
       ENTRY e { x = f32[40] parameter(0)  m = f32[3] parameter(1)
         ROOT r = f32[40,3] fusion(x, m), kind=kCustom, calls=f }"""
-    body = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel.body
-    assert any(isinstance(s, Local) and "transposed" in s.name for s in walk(body))
+    nest, = row_nests(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
+    assert "vectorize" in chosen_rows(nest, dataclasses.replace(MACHINE, vector_bytes=64)).text
 
 
 def test_preds_beside_wide_numbers_stand_in_loops_of_their_own_where_rows_are_long():
@@ -290,8 +292,9 @@ def test_what_is_written_out_has_names_for_its_steps():
         n = f32[400] broadcast(six), dimensions={}
         ROOT r = f32[400] remainder(m, n) }
       ENTRY e { x = f32[400,3] parameter(0)  ROOT r = f32[400] fusion(x), kind=kInput, calls=f }"""
-    kernel = index_set_splitting(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, MACHINE)
-    kernel = ssa_conversion(kernel, MACHINE)
+    wide = dataclasses.replace(MACHINE, vector_bytes=64)
+    kernel = row_schedules(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, wide)
+    kernel = ssa_conversion(index_set_splitting(kernel, MACHINE), MACHINE)
     verify_kernel(kernel)
     assert not any(isinstance(s, (Mutable, Assign)) for s in walk(kernel.body))
     cut = call_fission(kernel, MACHINE)

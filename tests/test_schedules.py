@@ -21,7 +21,7 @@ from hloc.kernels.ir import VECTOR, For, Kernel, Stmt
 from hloc.kernels.schedule.choice import Candidate, candidates, scheduled
 from hloc.kernels.schedule.cost import constants
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
-from hloc.kernels.schedule.steps import apply_steps, read_steps, steps_text
+from hloc.kernels.schedule.steps import STEPS, apply_steps, read_steps, steps_text
 from hloc.kernels.text import print_loops, read_loops
 from hloc.kernels.text.interpreter import interpret
 from hloc.kernels.verify import verify_kernel
@@ -55,7 +55,7 @@ def kernels_with_nests() -> tuple[Kernel, ...]:
     small = (k for k in lowered() if sum(b.size for b in k.buffers) <= MOST_ELEMENTS)
     found = tuple(k for k in (run_kernel_passes(k, CPU, BEFORE) for k in small)
                   if any(isinstance(s, For) and s.kind == VECTOR and has_schedule(s, CPU) for s in walk(k.body)))
-    assert len(found) > 10
+    assert len(found) > 8
     return found
 
 
@@ -104,7 +104,7 @@ def test_every_candidate_means_the_same(number):
             assert print_loops(read_loops(Source(print_loops([changed])))) == \
                 print_loops([changed._replace(origin=())])
             assert not differs(changed, results(kernel)), print_loops([changed])
-    assert found > 10
+    assert found > 8
 
 
 @pytest.mark.parametrize("fault", ["shuffle", "range", "join"])
@@ -161,7 +161,7 @@ def test_steps_that_do_not_apply_say_why(steps, message):
 def test_steps_are_printed_and_read_back():
     text = "split(i,8,overlap) vectorize(ii,8) rfactor(io,4)"
     assert steps_text(read_steps(text)) == text and read_steps(" scalar ") == () and steps_text(()) == "scalar"
-    nest = apply_steps(sum_of(77), read_steps(text))
+    nest = apply_steps(sum_of(77), read_steps(text), STEPS)
     assert [(a.name, a.extent, a.kind) for a in nest.axes] == [
         ("ioo", 2, "serial"), ("ioi", 4, "unroll"), ("ii", 8, "vector")]
     assert nest.accumulators == {"ii", "ioi"}
@@ -187,10 +187,13 @@ def test_other_cpus_have_shorter_vectors():
 
 def test_the_fit_compares_the_chosen_schedule_with_the_best():
     """benchmarks/fit_cpu_costs.py, on times that are made up."""
-    chosen = "split(i1,16,overlap) vectorize(i1i,16)"
-    row = {"family": "row_reduction", "name": "add f32[512,256]", "us": {"scalar": 9.0, chosen: 1.0}}
+    chosen = "split(i2,16,overlap) vectorize(i2i,16)"
+    row = {"family": "row_reduction", "name": "add f32[512,256]", "loop": "k0_reduce_add.0",
+           "us": {"scalar": 9.0, chosen: 1.0}}
     assert fit_cpu_costs.measured(row).regret(constants("default")) == (1.0, chosen)
     assert fit_cpu_costs.measured({**row, "us": {"scalar": 1.0, chosen: 4.0}}).regret(constants("default"))[0] == 4.0
+    rows = row | {"loop": "k0_reduce_add.r0", "us": {"scalar": 2.0, "fission(i1) vectorize(i1)": 1.0}}
+    assert fit_cpu_costs.measured(rows).regret(constants("default")) == (2.0, "scalar")
 
 
 # -- hloc explain --schedule, --schedule FILE ----------------------------------------------------------------------------
@@ -206,7 +209,7 @@ def module(tmp_path) -> str:
 
 def test_explain_prints_what_run_and_compile_take(capsys, module, tmp_path):
     code, text, _ = run(capsys, "explain", module, "--schedule", "--top", "2")
-    head, *others, chosen = text.splitlines()
+    head, *others, chosen = text.partition("\n\n")[2].splitlines()
     assert code == 0 and head.startswith("// k0_reduce_add.0: 77 iterations; ") and len(others) == 2
     assert others[0].split(maxsplit=2)[2] == chosen.partition(" ")[2]
     file = tmp_path / "schedules.txt"
@@ -222,7 +225,8 @@ def test_explain_prints_what_run_and_compile_take(capsys, module, tmp_path):
 
 def test_explain_has_json(capsys, module):
     code, text, _ = run(capsys, "explain", module, "--schedule", "--json")
-    loop, = json.loads(text)["schedules"]
+    rows, loop = json.loads(text)["schedules"]
+    assert rows["loop"] == "k0_reduce_add.r0" and rows["iterations"] == 9
     assert code == 0 and loop["loop"] == "k0_reduce_add.0" and loop["iterations"] == 77
     assert loop["candidates"][0]["schedule"] == loop["schedule"] and loop["candidates"][0]["cycles"] > 0
 

@@ -17,10 +17,12 @@ from contextlib import ExitStack, contextmanager
 from hloc.kernels import indexing
 from hloc.kernels.builder import Builder
 from hloc.kernels.indexing import Atom, Index, index_apply
-from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const
+from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, VECTOR, Apply, Const
 from hloc.machine import Machine
 
 BLOCK = 4096            # approximate elements of one PARALLEL iteration of a flat loop
+ROW_BYTES = 16 << 10    # of a block of rows that are reduced,
+MOST_ROWS, FEWEST_ROWS = 128, 16        # and their number
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
 SHORT_VECTOR = 8        # innermost loops below this length
@@ -232,6 +234,36 @@ def _flat(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...
     with parallel(builder, [*extents[:-1], blocks]) as counters:
         with block_loop(builder, last, block, counters[-1]) as inner:
             yield (*counters[:-1], inner)
+
+
+@contextmanager
+def rows(builder: Builder, extents: Sequence[int], bytes: int, machine: Machine) -> Iterator[tuple[Index, ...]]:
+    """One PARALLEL loop over rows that are reduced, on a CPU over blocks of them, which a loop inside goes through: its
+    iterations are what schedules of rows put together (hloc/kernels/schedule/row_nest.py). bytes: of a row."""
+    along = max(range(len(extents)), key=lambda n: (min(extents[n], MOST_ROWS // 2), n), default=0)
+    block = rows_of_block(extents, along, bytes, machine) if machine.kind == "cpu" and extents else 1
+    if block < 2:
+        with parallel(builder, extents) as counters:
+            yield counters
+        return
+    others = [n for k, n in enumerate(extents) if k != along]
+    with parallel(builder, [*others, -(-extents[along] // block)]) as opened:
+        with block_loop(builder, extents[along], block, opened[-1], SERIAL) as row:
+            yield (*opened[:along], row, *opened[along:-1])
+
+
+def rows_of_block(extents: Sequence[int], along: int, bytes: int, machine: Machine) -> int:
+    """The rows of a block: as many as fit into a part of the L1 cache, but enough blocks for all cores if there is work
+    for them; 1 if few fit. All blocks are of the same length if possible, of whole vectors."""
+    fit, count = min(MOST_ROWS, ROW_BYTES // bytes), extents[along]
+    if fit < FEWEST_ROWS:
+        return 1
+    if machine.cores > 1 and math.prod(extents) * bytes > 4 * ROW_BYTES:
+        fit = max(FEWEST_ROWS, min(fit, math.prod(extents) // (2 * machine.cores)))
+    if count <= fit:
+        return count
+    fit = fit // FEWEST_ROWS * FEWEST_ROWS
+    return next((n for n in range(fit, fit // 2, -FEWEST_ROWS) if count % n == 0), fit)
 
 
 def block_of(extent: int) -> int:

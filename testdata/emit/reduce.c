@@ -93,17 +93,11 @@ void all_4(void *const *buffers, long begin, long end) {
   (void)begin, (void)end;
 #pragma omp declare reduction(hloc_maximum_f32 : float : omp_out = hloc_maximum_f32(omp_out, omp_in)) initializer(omp_priv = omp_orig)
   float v0 = -HLOC_INF_F32;
-  float v1 = -HLOC_INF_F32;
-  float v2 = -HLOC_INF_F32;
-  float v3 = -HLOC_INF_F32;
-  #pragma omp simd reduction(hloc_maximum_f32:v0) reduction(hloc_maximum_f32:v1) reduction(hloc_maximum_f32:v2) reduction(hloc_maximum_f32:v3)
-  for (long i0 = 0; i0 < 6300; i0++) {
+  #pragma omp simd reduction(hloc_maximum_f32:v0)
+  for (long i0 = 0; i0 < 25200; i0++) {
     v0 = hloc_maximum_f32(in0[i0], v0);
-    v1 = hloc_maximum_f32(in0[i0 + 6300], v1);
-    v2 = hloc_maximum_f32(in0[i0 + 12600], v2);
-    v3 = hloc_maximum_f32(in0[i0 + 18900], v3);
   }
-  out0[0] = hloc_maximum_f32(v3, hloc_maximum_f32(v2, hloc_maximum_f32(v1, v0)));
+  out0[0] = v0;
 }
 
 /* none = f32[12,7,300] reduce(x, i) */

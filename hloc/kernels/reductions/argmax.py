@@ -15,12 +15,11 @@ Computed values are stored in a Local array by the first loop.
 """
 from __future__ import annotations
 
-from hloc.ir import Instruction
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, Load, Var
 from hloc.kernels.monoids import chosen_float, identity
 from hloc.kernels.reductions.nest import MOST_OPERATIONS, Nest
-from hloc.kernels.reductions.reduction import Reduction, side_roots
+from hloc.kernels.reductions.reduction import Reduction, places_count, side_roots
 from hloc.machine import Machine
 
 SHORTEST, SHORTEST_BF16 = 16, 32        # elements of a row
@@ -35,18 +34,8 @@ def is_argmax(reduction: Reduction, machine: Machine) -> bool:
     shortest = SHORTEST_BF16 if reduction.arrays(reduce)[0].shape.element_type == "bf16" else SHORTEST
     if not reduction.reduced[-1] or length < shortest or chosen_float(reduce) is None:
         return False
-    places = reduction.arrays(reduce)[1]
-    if identity("minimum", places.shape.element_type).real < length:
-        return False
     return (places_count(reduction, reduce) and reduction.operations <= MOST_OPERATIONS
             and not (reduction.has_loops or side_roots(reduction)))
-
-
-def places_count(reduction: Reduction, reduce: Instruction) -> bool:
-    """Whether the second input of a reduce is the number of the element along its one reduced loop."""
-    places = reduction.arrays(reduce)[1]
-    return places.opcode == "iota" and (places.get("iota_dimension"),) == tuple(
-        d for d in reduce.get("dimensions") if reduction.dimensions[d] > 1)
 
 
 class ArgmaxNest(Nest):

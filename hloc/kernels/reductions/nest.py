@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
+from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
-from hloc.kernels.monoids import can_reassociate
-from hloc.kernels.reductions.reduction import Reduction, join, point_values, side_roots, start
+from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Load, Var
+from hloc.kernels.monoids import can_reassociate, chosen_float, chosen_integer
+from hloc.kernels.reductions.reduction import Reduction, join, places_count, point_values, side_roots, start
 from hloc.kernels.rules.loops import accumulate
+from hloc.machine import Machine
 
 STREAMS = 4                 # independent accumulators in a row reduction
 SHORTEST_STREAM = 4096      # below this length one accumulator (a vector, unrolled) is as fast, and combined sooner
@@ -31,9 +32,9 @@ class Nest:
 
     reduction: Reduction
     outline: Outline
+    machine: Machine
     chunks: int = 1
     values: Callable | None = None
-    MOST_COLUMNS: ClassVar[int] = 1 << 16
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
@@ -81,7 +82,10 @@ class Nest:
     def rows(self, finish: Callable) -> None:
         r, b = self.reduction, self.outline.builder
         kept = [n for n, gone in enumerate(r.reduced) if not gone]
-        with loops.parallel(b, [r.extents[n] for n in kept] + self.piece_extents) as opened:
+        extents = [*(r.extents[n] for n in kept), *self.piece_extents]
+        size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
+        bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
+        with (loops.parallel(b, extents) if self.chunks > 1 else loops.rows(b, extents, bytes, self.machine)) as opened:
             counters = self.counters(kept, opened)
             self.deal(counters, opened[len(kept):])
             totals = self.row(counters)
@@ -104,11 +108,11 @@ class Nest:
         return self.joined(sets)
 
     def streams(self, gone: list[int]) -> int:
-        """The number of independent accumulators along the innermost loop."""
+        """The number of independent accumulators along the innermost loop; on a CPU schedules have them."""
         length = self.chunk if len(gone) == 1 else self.reduction.extents[gone[-1]]
         whole = len(gone) > 1 or self.reduction.extents[gone[0]] % self.chunk == 0
         short = length < STREAMS * SHORTEST_STREAM or self.reduction.operations > MOST_OPERATIONS
-        return 1 if short or not whole or side_roots(self.reduction) else STREAMS
+        return 1 if self.machine.kind == "cpu" or short or not whole or side_roots(self.reduction) else STREAMS
 
     def inner(self, counters: list[Index], gone: list[int], sets: list[list[Var]], kind: str) -> None:
         """The innermost loop; with several streams, over a part of the length and then over the rest."""
@@ -149,7 +153,34 @@ class Nest:
         remaining = list(accumulators)
         for reduce, values in zip(self.reduction.reduces, elements):
             own, remaining = remaining[:len(values)], remaining[len(values):]
-            accumulate(self.outline.elements, own, values, reduce)
+            if self.keeps_first_place(reduce):
+                self.choose(reduce, own, values)
+            else:
+                accumulate(self.outline.elements, own, values, reduce)
+
+    def keeps_first_place(self, reduce: Instruction) -> bool:
+        """Whether a reduce chooses a number and its position, which counts up along the one reduced loop and is never
+        below the initial one: of equal numbers the earlier one wins. So it does of partial results, each of which has
+        taken in the initial one."""
+        r, places = self.reduction, 1
+        if self.machine.kind != "cpu" or sum(r.reduced) != 1 \
+                or not (chosen_float(reduce) or chosen_integer(reduce)) or not places_count(r, reduce):
+            return False
+        initial = start(r, self.outline, reduce, places)
+        return isinstance(initial, Const) and initial.real <= 0
+
+    def choose(self, reduce: Instruction, accumulators: list[Var], values: list[Expr]) -> None:
+        """The operation of the reducer (monoids.py), without a comparison of positions."""
+        b, (best, place), (value, here) = self.outline.builder, accumulators, values
+        chosen = chosen_float(reduce) or chosen_integer(reduce)
+        above: Expr = Apply("compare_gt" if chosen == "maximum" else "compare_lt", (best, value), "pred")
+        if chosen_float(reduce):
+            above = Apply("or", (above, Apply("compare_ne", (best, best), "pred")), "pred")
+        with b.pinned([best.name]):
+            above = b.let(above)
+            stays = b.let(Apply("or", (above, Apply("compare_eq", (best, value), "pred")), "pred"))
+        b.assign(place, Apply("select", (stays, place, here), place.type))
+        b.assign(best, Apply("select", (above, best, value), best.type))
 
     def joined(self, sets: list[list[Var]]) -> list[Expr]:
         """The totals of several sets of accumulators."""
@@ -183,7 +214,7 @@ class Nest:
         columns of a block, and its number."""
         r = self.reduction
         kept = [n for n, gone in enumerate(r.reduced) if not gone and n != lane]
-        width = min(self.MOST_COLUMNS, r.columns, r.extents[lane])
+        width = min(r.columns, r.extents[lane])
         with loops.parallel(self.outline.builder, [
                 *(r.extents[n] for n in kept), *self.piece_extents, -(-r.extents[lane] // width)]) as opened:
             counters = self.counters(kept, opened)

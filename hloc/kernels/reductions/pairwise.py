@@ -29,7 +29,7 @@ from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 
 SHORTEST, LONGEST = 5, 128      # elements of a row: shorter ones are handled by reductions/unrolled_reduction.py
-FEWEST_ROWS, FEWEST_LANES, NARROWEST = 16, 12, 32
+FEWEST_ROWS, FEWEST_LANES, NARROWEST = 16, 16, 32
 ROWS, LANES = 32, 128           # of a block: a table is read once per row
 VECTOR_LANES = 16               # of the widest vectors
 TABLES = 4096                   # elements of all tables together: half of the L1 cache
@@ -43,11 +43,6 @@ def is_pairwise(reduction: Reduction, machine: Machine) -> bool:
     return (machine.kind == "cpu" and len(extents) > 2 and gone[-1] and not any(gone[:-1])
             and SHORTEST <= extents[-1] <= LONGEST and extents[-2] >= FEWEST_LANES and extents[-3] >= FEWEST_ROWS
             and not reduction.has_loops and not side_roots(reduction) and bool(arrays_to_transpose(reduction)))
-
-
-def leaves_lanes_empty(reduction: Reduction) -> bool:
-    """Whether the points of the second array are fewer than the lanes of the widest vectors."""
-    return reduction.extents[-2] < VECTOR_LANES
 
 
 def arrays_to_transpose(reduction: Reduction) -> list[Instruction]:

@@ -6,9 +6,9 @@ to finish combines them in the same kernel.
 
 The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
 own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), a Local array
-accumulates a block of adjacent results, so that the inner loop has stride one. Rows of a few elements have their own
-loop nests (reductions/unrolled_reduction.py, reductions/transposed_reduction.py), and so have those of pairs of arrays
-(reductions/pairwise.py).
+accumulates a block of adjacent results, so that the inner loop has stride one. Rows of two to four elements have their
+own loop nests (reductions/unrolled_reduction.py), and so have those of pairs of arrays (reductions/pairwise.py). How
+other rows go together is not decided here (schedule/row_nest.py).
 """
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from hloc.kernels.monoids import chosen_integer, identity
 from hloc.kernels.reductions.argmax import ArgmaxNest, is_argmax
 from hloc.kernels.reductions.blocks import BlockNest
 from hloc.kernels.reductions.nest import Nest
-from hloc.kernels.reductions.pairwise import PairwiseNest, is_pairwise, leaves_lanes_empty
+from hloc.kernels.reductions.pairwise import PairwiseNest, is_pairwise
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
-from hloc.kernels.reductions.transposed_reduction import LONGEST, TransposedNest, is_transposed
 from hloc.kernels.reductions.unrolled_reduction import UnrolledNest, can_be_unrolled
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
@@ -42,7 +41,6 @@ LONGEST_OF_A_BLOCK = 1 << 14    # elements of a row that one block of a GPU sums
 SMALLEST_TWO_PHASE = 1 << 16    # elements
 FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several rows that are summed as one
 SMALLEST_AT_ONCE = 1 << 12      # elements of all of them
-QUICK = ("add", "multiply")     # operations by which the lanes of a vector are combined fast
 LONG_ROW = 2048                 # elements of a row that is split into columns,
 FEWEST_LANES, MOST_LANES = 32, 256      # the number of these columns
 
@@ -63,20 +61,16 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     reduction.choose_columns(machine)
     short = can_be_unrolled(reduction, machine)
     if not short:
-        if not is_transposed(reduction, machine):
-            reduction = _in_columns(reduction)
-        reduction = _with_rows_at_once(reduction)
+        reduction = _with_rows_at_once(_in_columns(reduction))
     partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
     if reduction.in_rows:
         partial = _without_rows(reduction)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
-    transposed = is_transposed(reduction, machine) and chunks == 1
-    paired = whole and is_pairwise(reduction, machine) and not (transposed and leaves_lanes_empty(reduction))
-    nest = UnrolledNest if short else PairwiseNest if paired else TransposedNest if transposed else \
+    nest = UnrolledNest if short else PairwiseNest if whole and is_pairwise(reduction, machine) else \
         ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
-    return Lowered((_one_phase(reduction, nest),)) if whole else \
-        _two_phases(reduction, partial, chunks, nest)
+    return Lowered((_one_phase(reduction, nest, machine),)) if whole else \
+        _two_phases(reduction, partial, chunks, nest, machine)
 
 
 def _alike(reduces: list[Instruction]) -> bool:
@@ -145,9 +139,10 @@ def _nothing_to_reduce(reduction: Reduction, machine: Machine) -> KernelCall:
 
 # -- one kernel --------------------------------------------------------------------------------------------------------
 
-def _one_phase(reduction: Reduction, nest: type[Nest]) -> KernelCall:
+def _one_phase(reduction: Reduction, nest: type[Nest], machine: Machine) -> KernelCall:
     outline = Outline(reduction.group)
-    nest(reduction, outline).emit(lambda counters, totals: store_results(reduction, outline, counters, totals))
+    nest(reduction, outline, machine).emit(
+        lambda counters, totals: store_results(reduction, outline, counters, totals))
     return outline.finish(cost=_cost(reduction, outline))
 
 
@@ -167,9 +162,9 @@ def _lower_on_gpu(reduction: Reduction, machine: Machine) -> Lowered:
         return Lowered((outline.finish(cost=_cost(reduction, outline)),), scratch)
     chunks = _chunks(reduction, machine)
     if chunks == 1:
-        return Lowered((_one_phase(reduction, Nest),))
-    return _joined_rows(reduction, chunks) if reduction.reduced[-1] else \
-        _two_phases(reduction, reduction, chunks, Nest)
+        return Lowered((_one_phase(reduction, Nest, machine),))
+    return _joined_rows(reduction, chunks, machine) if reduction.reduced[-1] else \
+        _two_phases(reduction, reduction, chunks, Nest, machine)
 
 
 def _bytes_read(reduction: Reduction) -> int:
@@ -178,14 +173,14 @@ def _bytes_read(reduction: Reduction) -> int:
     return sum(s.num_elements * ELEMENT_TYPES[s.element_type].bits // 8 for s in shapes)
 
 
-def _joined_rows(reduction: Reduction, chunks: int) -> Lowered:
+def _joined_rows(reduction: Reduction, chunks: int, machine: Machine) -> Lowered:
     """Rows in chunks: the last team that finishes with a chunk of a row combines the partial results of the row."""
     outline = Outline(reduction.group)
     b, types, results = outline.builder, [t for _, _, t in reduction.accumulators], reduction.results
     joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
                         [*reduction.kept_extents, chunks], [False] * len(reduction.kept_extents) + [True])
-    nest = Nest(reduction, outline, chunks)
-    join = Nest(joining, outline, values=_partials(joining, outline, types))
+    nest = Nest(reduction, outline, machine, chunks)
+    join = Nest(joining, outline, machine, values=_partials(joining, outline, types))
 
     def keep(counters: list[Index], totals: list[Expr]) -> None:
         row = reduction.kept(counters)
@@ -317,49 +312,31 @@ def _are_one(reduction: Reduction, extents: list[int]) -> bool:
     return loops.refine(extents, emit)[0] == extents
 
 
-def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest]) -> Lowered:
-    """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel combines them. If it would
-    combine rows of a few, slowly, the layout is [chunk][position in its row][row]."""
+def _two_phases(reduction: Reduction, partial: Reduction, chunks: int, kind: type[Nest], machine: Machine) -> Lowered:
+    """Partial results of each chunk go to scratch buffers [chunk][result]; a second kernel combines them."""
     results = partial.results
     types = [t for _, _, t in reduction.accumulators]
     size = chunks * results
     first = Outline(reduction.group)
-    nest = kind(partial, first, chunks)
-
-    last = max(n for n, gone in enumerate(reduction.reduced) if gone) if partial is not reduction else None
-    row = reduction.extents[-1] if last is not None and _joins_slowly(reduction) else 1
+    nest = kind(partial, first, machine, chunks)
 
     def keep(counters: list[Index], totals: list[Expr]) -> None:
-        place = indexing.linearize(indexing.delinearize(partial.kept(counters), [results // row, row])[::-1],
-                                   [row, results // row])
-        position = indexing.add(indexing.scale(nest.piece, results), place)
+        position = indexing.add(indexing.scale(nest.piece, results), partial.kept(counters))
         for k, (type, total) in enumerate(zip(types, totals)):
             first.builder.store(first.scratch_buffer(k, type, size, "write"), position, total)
     nest.emit(keep)
+    last = max(n for n, gone in enumerate(reduction.reduced) if gone) if partial is not reduction else None
     remaining = [n for n, gone in enumerate(reduction.reduced) if not gone or n == last]
-    remaining.sort(key=lambda n: row > 1 and n != last)
     extents, gone = [reduction.extents[n] for n in remaining], [n == last for n in remaining]
     joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
                         [chunks, *extents], [True, *gone])
-    calls = (first.finish("_partial", _cost(reduction, first)), _second_phase(joining, types))
-    return Lowered(calls, tuple(size * ELEMENT_TYPES[t].bytes for t in types))
-
-
-def _joins_slowly(reduction: Reduction) -> bool:
-    """Whether rows of a few numbers are combined, by an operation that vectors along a row do badly."""
-    return reduction.reduced[-1] and reduction.extents[-1] <= LONGEST and not reduction.in_columns \
-        and any(reduction.monoid(r) not in QUICK for r in reduction.reduces)
-
-
-def _second_phase(joining: Reduction, types: list[str]) -> KernelCall:
-    """Join the partial results: a reduction whose space is [chunk][partial result]."""
-    outline = Outline(joining.group)
-    size = math.prod(joining.extents)
+    second = Outline(reduction.group)
     for k, type in enumerate(types):
-        outline.scratch_buffer(k, type, size, "read")
-    Nest(joining, outline, values=_partials(joining, outline, types)).emit(
-        lambda counters, totals: store_results(joining, outline, counters, totals))
-    return outline.finish("_join", Cost(size * 4, size))
+        second.scratch_buffer(k, type, size, "read")
+    Nest(joining, second, machine, values=_partials(joining, second, types)).emit(
+        lambda counters, totals: store_results(joining, second, counters, totals))
+    calls = first.finish("_partial", _cost(reduction, first)), second.finish("_join", Cost(size * 4, size))
+    return Lowered(calls, tuple(size * ELEMENT_TYPES[t].bytes for t in types))
 
 
 def _partials(joining: Reduction, outline: Outline, types: list[str]) -> Callable:

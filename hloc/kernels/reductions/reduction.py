@@ -118,6 +118,15 @@ def side_roots(reduction: Reduction) -> list[tuple[int, Instruction]]:
     return found
 
 
+def places_count(reduction: Reduction, reduce: Instruction) -> bool:
+    """Whether the second input of a reduce is the number of the element along its one reduced loop, in a type that
+    holds all of them."""
+    places = reduction.arrays(reduce)[1]
+    gone = [d for d in reduce.get("dimensions") if reduction.dimensions[d] > 1]
+    return places.opcode == "iota" and [places.get("iota_dimension")] == gone \
+        and identity("minimum", places.shape.element_type).real >= reduction.dimensions[gone[0]]
+
+
 def depends(root: Instruction, reduces: list[Instruction]) -> bool:
     stack, seen = [root], set()
     while stack:

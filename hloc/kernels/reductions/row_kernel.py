@@ -1,18 +1,16 @@
 """The loops of a row group (rows.py): a PARALLEL loop over rows that contains a VECTOR loop over the columns per stage.
 
 RowGroup: which instructions are reduces, and the number of reduces that each member depends on. RowKernel: one emission
-of the kernel into an Outline's builder; transposed_rows.py and batched_rows.py have variants.
+of the kernel into an Outline's builder.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from hloc.analysis.cost import operations
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction, Shape
+from hloc.ir import ELEMENT_TYPES, Instruction, Shape
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, Outline
@@ -21,6 +19,7 @@ from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
 from hloc.kernels.monoids import can_reassociate
 from hloc.kernels.reductions.reduction import Reduction, finished, start
 from hloc.kernels.rules.loops import accumulate
+from hloc.machine import Machine
 
 
 @dataclass
@@ -49,24 +48,6 @@ class RowGroup:
     def row_roots(self) -> list[tuple[int, Instruction]]:
         return [(leaf, r) for leaf, r in enumerate(self.group.roots) if not (self.is_full(r) and self.columns > 1)]
 
-    def spread_after(self, stage: int) -> list[Instruction]:
-        """The values computed per row of the reduces so far, and read by members that are not computed per row."""
-        return [m for m in self.group.members if self.levels[m] == stage + 1 and m.shape.is_array
-                and m.shape.num_elements == self.rows and m.opcode != "reduce" and operations(m) >= 1
-                and self._is_spread(m)]
-
-    def _is_spread(self, node: Instruction) -> bool:
-        readers = [m for m in self.group.members if node in m.operands and m.shape.is_array]
-        return any(m.shape.num_elements != self.rows or operations(m) < 1 for m in readers)
-
-
-class Work(NamedTuple):
-    """The work of a stage: reduces, each a Reduction; results of full size, with their leaves; values to keep."""
-
-    parts: list[Reduction]
-    roots: list[tuple[int, Instruction]]
-    kept: list[Instruction]
-
 
 @dataclass
 class RowKernel:
@@ -76,13 +57,15 @@ class RowKernel:
 
     rows: RowGroup
     outline: Outline
+    machine: Machine
     kept: dict[Instruction, int] = field(default_factory=dict)
     traces: list[dict[Instruction, set[Indices]]] = field(default_factory=list)
     places: list[Index | None] = field(default_factory=list)
 
     def emit(self) -> None:
         builder, rows = self.outline.builder, self.rows
-        with loops.parallel(builder, rows.row_extents) as counters:
+        size = max(ELEMENT_TYPES[type_of(r.operands[0])].bytes for r in rows.reduces)
+        with loops.rows(builder, rows.row_extents, rows.columns * size, self.machine) as counters:
             self.row = indexing.linearize(counters, rows.row_extents)
             self.locals = {node: builder.local(type_of(node), rows.columns) for node in self.kept}
             for stage in range(rows.stages + 1):
@@ -90,67 +73,51 @@ class RowKernel:
                 self.places.append(None)
                 self.stage(stage)
                 self.traces.append(self.outline.elements.trace)
-            self.store_rows()
-
-    def store_rows(self) -> None:
-        """The results that have one element for each row."""
-        values = [(leaf, self.outline.elements.value(r, indexing.delinearize(self.row, r.shape.dimensions)))
-                  for leaf, r in self.rows.row_roots()]
-        for leaf, value in values:
-            self.outline.store(leaf, self.row, value)
+            values = [(leaf, self.outline.elements.value(r, indexing.delinearize(self.row, r.shape.dimensions)))
+                      for leaf, r in rows.row_roots()]
+            for leaf, value in values:
+                self.outline.store(leaf, self.row, value)
 
     def stage(self, stage: int) -> None:
         """One loop over the columns, then the reduces that it finishes."""
-        work = self.work(stage)
-        for part, totals in zip(work.parts, self.along_row(work)):
-            self.bind(part, finished(part, self.outline, list(totals)))
-        for node in work.kept:
-            self.outline.elements.sources[node] = self.local_reader(node)
-
-    def work(self, stage: int) -> Work:
-        rows = self.rows
+        rows, builder = self.rows, self.outline.builder
         parts = [Reduction(rows.group, [r], r.operands[0].shape.dimensions) for r in rows.reduces
                  if rows.levels[r] == stage]
-        return Work(parts, rows.full_roots(stage), [node for node, when in self.kept.items() if when == stage])
-
-    def along_row(self, work: Work) -> list[list[Var]]:
-        """The loop over the columns of one row, then the accumulators of each reduce."""
-        rows, builder = self.rows, self.outline.builder
-        if not any(work):
-            return []
-        vector = all(can_reassociate(p.monoid(p.reduces[0]), t) for p in work.parts for _, _, t in p.accumulators)
+        roots, kept = rows.full_roots(stage), [node for node, when in self.kept.items() if when == stage]
+        if not parts and not roots and not kept:
+            return
+        vector = all(can_reassociate(p.monoid(p.reduces[0]), t) for p in parts for _, _, t in p.accumulators)
         accumulators = [[builder.mutable(t, start(p, self.outline, r, k), (p.monoid(r) or "") if vector else "")
-                         for r, k, t in p.accumulators] for p in work.parts]
+                         for r, k, t in p.accumulators] for p in parts]
         with ExitStack() as stack:
             counters = [stack.enter_context(builder.loop(n)) for n in rows.column_extents[:-1]]
             last = rows.column_extents[-1]
             counters.append(stack.enter_context(builder.loop(last, VECTOR if vector else SERIAL)))
-            self.point(indexing.linearize(counters, rows.column_extents), work, accumulators)
-        return accumulators
+            self.column = indexing.linearize(counters, rows.column_extents)
+            self.point(parts, roots, kept, accumulators)
+        for part, totals in zip(parts, accumulators):
+            self.bind(part, finished(part, self.outline, list(totals)))
+        for node in kept:
+            self.outline.elements.sources[node] = self.local_reader(node)
 
-    def point(self, column: Index, work: Work, accumulators: list[list[Var]]) -> None:
-        """The work of one stage for one element."""
-        self.column = column
-        position = indexing.add(indexing.scale(self.row, self.rows.columns), column)
+    def point(self, parts: list[Reduction], roots: list[tuple[int, Instruction]], kept: list[Instruction],
+              accumulators: list[list[Var]]) -> None:
+        """The work of one stage for one element: reduces, results of full size with their leaves, values to keep."""
+        position = indexing.add(indexing.scale(self.row, self.rows.columns), self.column)
         self.places[-1] = position
         value = self.outline.elements.value
-        for part, own in zip(work.parts, accumulators):
+        for part, own in zip(parts, accumulators):
             arrays = part.arrays(part.reduces[0])
             values = [value(a, indexing.delinearize(position, a.shape.dimensions)) for a in arrays]
             accumulate(self.outline.elements, own, values, part.reduces[0])
-        stores = [(leaf, value(r, indexing.delinearize(position, r.shape.dimensions))) for leaf, r in work.roots]
+        stores = [(leaf, value(r, indexing.delinearize(position, r.shape.dimensions))) for leaf, r in roots]
         if len(stores) > 1:                         # all loads before all stores: results may share operands' memory
             stores = [(leaf, self.outline.builder.let(v)) for leaf, v in stores]
-        for node in work.kept:
+        for node in kept:
             element = value(node, indexing.delinearize(position, node.shape.dimensions))
-            self.outline.builder.store(self.locals[node], self.place, element)
+            self.outline.builder.store(self.locals[node], self.column, element)
         for leaf, element in stores:
             self.outline.store(leaf, position, element)
-
-    @property
-    def place(self) -> Index:
-        """The position of the current element in a Local array."""
-        return self.column
 
     def bind(self, part: Reduction, totals: list[Expr]) -> None:
         """Make a finished reduce readable for later stages."""
@@ -175,7 +142,7 @@ class RowKernel:
         name = self.locals[node]
 
         def read(index: Indices) -> Expr:
-            return Load(name, self.outline.builder.position(self.place), type_of(node))
+            return Load(name, self.outline.builder.position(self.column), type_of(node))
         return read
 
 

@@ -20,11 +20,9 @@ from hloc.kernels.elemental.loop import cost_of, lower_loop, same_bytes
 from hloc.kernels.elements import always
 from hloc.kernels.group import Group, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.reductions.batched_rows import BatchedRows, can_be_batched
 from hloc.kernels.reductions.reduce import lower_reduce
 from hloc.kernels.reductions.reduction import Reduction, depends
 from hloc.kernels.reductions.row_kernel import RowGroup, RowKernel, type_of
-from hloc.kernels.reductions.transposed_rows import TransposedRows, can_be_transposed
 from hloc.kernels.rules.elementwise import zero
 from hloc.machine import Machine
 from hloc.ops.table import SCALARS
@@ -44,15 +42,10 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
         nested = any(o.opcode != "reduce" and depends(o, reduces) for r in reduces for o in r.operands)
         return lower_loop(group, machine) if nested or not reduces else lower_reduce(group, machine)
     _choose_loops(rows)
-    trial = RowKernel(rows, Outline(group))
+    trial = RowKernel(rows, Outline(group), machine)
     trial.emit()
     read = [p for p in group.parameters if rows.is_full(p) and any(p in t for t in trial.traces)]
-    final: RowKernel | TransposedRows
-    if can_be_transposed(rows, machine) and all(_in_place(rows, p, trial) for p in read):
-        final = TransposedRows(rows, Outline(group), _kept(rows, trial), read)
-    else:
-        kind = BatchedRows if can_be_batched(rows, trial, machine) else RowKernel
-        final = kind(rows, Outline(group), _kept(rows, trial, _widened(rows, read, machine)))
+    final = RowKernel(rows, Outline(group), machine, _kept(rows, trial, _widened(rows, read, machine)))
     final.emit()
     points = rows.rows * rows.columns
     operations = sum(len(t) for t in trial.traces)

@@ -8,15 +8,16 @@ A rule yields lists of steps; one that does not apply is dropped. Rules hold no 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
-from hloc.kernels.ir import For, Stmt
+from hloc.kernels.ir import SERIAL, For, Stmt
 from hloc.kernels.schedule.cost import constants, cost
 from hloc.kernels.schedule.lowering import enough_bytes, lower
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
-from hloc.kernels.schedule.steps import TAILS, Step, apply_steps, steps_text
+from hloc.kernels.schedule.steps import STEPS, TAILS, Step, apply_steps, steps_text
 from hloc.kernels.vectors import bits_of
 from hloc.machine import Machine
 
@@ -41,7 +42,7 @@ def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
     measured = nest if isinstance(nest.loop.extent, int) else nest_of(nest.loop._replace(extent=TYPICAL), nest.local)
     for steps in dict.fromkeys(_rules(nest, machine)):
         try:
-            body = lower(apply_steps(measured, steps), count())
+            body = lower(apply_steps(measured, steps, STEPS), count())
         except Refused:
             continue
         found.append(Candidate(steps, cost(body, constants(machine.arch), nest.local)))
@@ -56,7 +57,18 @@ def chosen(loop: For, local: frozenset[str], machine: Machine) -> Candidate:
 
 def scheduled(loop: For, steps: tuple[Step, ...], names: Iterator[int]) -> tuple[Stmt, ...]:
     """The statements of a loop with a schedule. Raises Refused."""
-    return lower(apply_steps(nest_of(loop), steps), names)
+    return lower(apply_steps(nest_of(loop), steps, STEPS), names)
+
+
+def whole_vectors(loop: For, machine: Machine) -> tuple[Stmt, ...]:
+    """The statements of a loop as vectors that it fills, the last of which may overlap the one before, by the cheapest
+    of the few schedules that differ in lanes; a scalar loop, where that is cheaper, or where it is no nest."""
+    found: list[tuple[Stmt, ...]] = [(loop._replace(kind=SERIAL),)]
+    with suppress(Refused):
+        nest = nest_of(loop)
+        found += [lower(apply_steps(nest, steps, STEPS), count()) for steps in lanes_along(nest, machine)
+                  if len(steps) == 2 and TAILS[0] in steps[0][1]]
+    return min(found, key=lambda body: cost(body, constants(machine.arch)))
 
 
 def _rules(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:

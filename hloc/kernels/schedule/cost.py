@@ -58,6 +58,11 @@ def cost(body: Iterable[Stmt], machine: Constants, local: Collection[str] = ()) 
     return max(busy(work, machine), work.path / (1 if waits else held(work, machine["window"])))
 
 
+def work_of(body: Iterable[Stmt], machine: Constants) -> Work:
+    """The work of statements."""
+    return _Counter(machine, ()).work(tuple(body))
+
+
 def busy(work: Work, machine: Constants) -> float:
     """Cycles for which the units or the issue of operations are busy."""
     return max(work.operations / machine["issue"],

@@ -5,8 +5,9 @@
     //     7.0  split(i1,16,peel) vectorize(i1i,16)
     k0_reduce_add.0 split(i1,16,overlap) vectorize(i1i,16)
 
-A line holds a kernel's C function, the number of one of its loops that have schedules, and the steps. Text behind // is
-a comment. Loops that a file does not name have the schedules that hloc chooses.
+A line holds a kernel's C function, the number of one of its loops that have schedules, or r and the number of one over
+rows that are reduced, and the steps. Text behind // is a comment. Loops that a file does not name have the schedules
+that hloc chooses.
 """
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from hloc.kernels.schedule.choice import Candidate
 from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.steps import Step, read_steps, steps_text
 
-_LINE = re.compile(r"(\w+)\.(\d{1,6})\s+(.*)")
+ROWS = "r"                      # before the numbers of loops over rows
+_LINE = re.compile(rf"(\w+)\.({ROWS}?)(\d{{1,6}})\s+(.*)")
 
 
 class Given(NamedTuple):
@@ -43,11 +45,11 @@ def read_schedules(source: Source) -> dict[str, Given]:
         match = _LINE.fullmatch(text.strip())
         if match is None:
             raise ParseError("not a schedule: write KERNEL.LOOP STEP STEP ..., as hloc explain --schedule does", span)
-        name = f"{match[1]}.{int(match[2])}"
+        name = f"{match[1]}.{match[2]}{int(match[3])}"
         if name in found:
             raise ParseError(f"a second schedule of {name}", span)
         try:
-            found[name] = Given(read_steps(match[3]), span)
+            found[name] = Given(read_steps(match[4]), span)
         except Refused as error:
             raise ParseError(str(error), span) from None
     if not found:

@@ -26,7 +26,7 @@ from hloc.kernels.walks import with_parts
 THROUGH = {(small, wide): "s32" for small in ("s8", "u8", "s16", "u16") for wide in ("f32", "f64")}
 BITS_OF_BF16 = 16
 LOGIC = ("and", "or", "xor")
-PARTS = VALUE, ACCUMULATOR, GROUP, PLACE = "v", "a", "g", "at"
+PARTS = VALUE, ACCUMULATOR, GROUP, PLACE, ROW = "v", "a", "g", "at", "r"
 
 
 def part_name(name: str, kind: str, names: Iterator[int]) -> str:

@@ -13,11 +13,13 @@ axis:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from hloc.kernels.ir import SERIAL, VECTOR
 from hloc.kernels.schedule.nest import UNROLL, Axis, Nest, Refused, Split
 
+N = TypeVar("N")
 Step = tuple[str, tuple[str | int, ...]]
 TAILS = ("overlap", "peel", "mask")
 MOST_UNROLLED = 16
@@ -78,12 +80,12 @@ def _with_kind(nest: Nest, axis: str, kind: str) -> Nest:
 STEPS: dict[str, Callable[..., Nest]] = {f.__name__: f for f in (split, vectorize, unroll, rfactor)}
 
 
-def apply_steps(nest: Nest, steps: Sequence[Step]) -> Nest:
-    """The nest after all steps. Raises Refused."""
+def apply_steps(nest: N, steps: Sequence[Step], known: Mapping[str, Callable[..., N]]) -> N:
+    """The nest after all steps, which are functions of `known`. Raises Refused."""
     for name, arguments in steps:
-        step = STEPS.get(name)
+        step = known.get(name)
         if step is None:
-            raise Refused(f"no step {name}: there are {', '.join(STEPS)}")
+            raise Refused(f"no step {name}: there are {', '.join(known)}")
         try:
             nest = step(nest, *arguments)
         except TypeError:

@@ -58,7 +58,7 @@ def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
         return False
     between = math.prod(rows.dimensions[1:]) // rows.columns
     if len(rows.dimensions) == 3 and rows.columns > 4 and rows.dimensions[0] >= FEWEST_SHORT_ROWS:
-        return False                            # vectors go along the first dimension (transposed_reduction.py)
+        return False                            # rows are lanes along the first dimension (schedule/row_nest.py)
     return between < (FEWEST_SHORT_ROWS if rows.columns > 4 else SHORTEST_PIECE)
 
 

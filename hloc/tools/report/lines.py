@@ -27,7 +27,7 @@ _TARGET = re.compile(r"(?:^|[\s*(])([A-Za-z_]\w*)(?:\.at)?(?:\[[^=]*\])?\s*[-+*/
 _COUNTER = re.compile(r"^\s*(?:parallel|serial|vector|unrolled)\S*\s+(\w+) <")
 _DECLARED = re.compile(r"^\s*(?:local|shared) (\w+):|^\s*(?:__shared__ )?\w+ (\w+)\[\d+\]")
 _VECTOR_STORE = re.compile(r"^\s*\*\(hloc_any_\w+ \*\)\((\w+) \+")
-_PART = re.compile(rf"_(?:{'|'.join(PARTS)})\d+$")        # of a value, by the lowering of schedules
+_PART = re.compile(rf"(?:_(?:{'|'.join(PARTS)})\d+)+$")    # of a value, by the lowering of schedules
 _BUFFER = re.compile(r"\b(in\d+(?:_\d+)?|out\d+|lhs|rhs)\b")
 _PACKED = re.compile(r"&(out\d+)\[.*\] = (\w+);")       # several results of CUDA C are stored together
 _HEADS = ("kernel ", "void ", "static ", "HLOC_WIDE ", "extern ", "//", "/*", "struct ")

@@ -16,6 +16,7 @@ from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step, WhileLoop
 from hloc.kernels.schedule.file import Given, read_schedules, refuse_unknown
 from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.schedule.row_nest import RowNest
 from hloc.machine import Machine
 from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.building.header_selection import with_needed_sections
@@ -167,14 +168,13 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
     functions: dict[str, CFunction] = {}
     printed: dict[tuple, str] = {}                            # what is printed but for comment and name -> name
     if schedules:
-        refuse_unknown(schedules, loop_names(kernels, machine))
+        refuse_unknown(schedules, loop_names(kernels, machine, schedules))
     for number, kernel in enumerate(kernels):
         name = prefix + c_name(number, kernel.name)
         if isinstance(kernel, Tile):
             functions |= {function.name: function for function in tile_functions(kernel, name, machine)}
         else:
-            own = {int(loop.rpartition(".")[2]): given for loop, given in schedules.items()
-                   if loop.rpartition(".")[0] == c_name(number, kernel.name)}
+            own = _own(schedules, c_name(number, kernel.name))
             unnamed = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine, schedules=own)), machine)
             name = printed.setdefault(unnamed.key, name)
             if name not in functions:
@@ -183,10 +183,17 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
     return tuple(names), functions
 
 
-def loop_names(kernels: Sequence[Kernel | Tile], machine: Machine) -> dict[str, Nest]:
+def _own(schedules: Mapping[str, Given], kernel: str) -> dict[str, Given]:
+    """The schedules of one kernel, by their numbers."""
+    return {loop.rpartition(".")[2]: given for loop, given in schedules.items() if loop.rpartition(".")[0] == kernel}
+
+
+def loop_names(kernels: Sequence[Kernel | Tile], machine: Machine,
+               schedules: Mapping[str, Given] = MappingProxyType({})) -> dict[str, Nest | RowNest]:
     """The nests of all kernels, by the names that files of schedules give them."""
-    return {f"{c_name(number, kernel.name)}.{n}": nest for number, kernel in enumerate(kernels)
-            if isinstance(kernel, Kernel) for n, nest in enumerate(scheduled_nests(kernel, machine))}
+    named = [(c_name(number, kernel.name), kernel) for number, kernel in enumerate(kernels)]
+    return {f"{name}.{n}": nest for name, kernel in named if isinstance(kernel, Kernel)
+            for n, nest in scheduled_nests(kernel, machine, _own(schedules, name)).items()}
 
 
 class _Printed(NamedTuple):

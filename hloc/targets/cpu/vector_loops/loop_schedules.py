@@ -15,28 +15,33 @@ from itertools import count
 
 from hloc.errors import ParseError
 from hloc.kernels.ir import Apply, Assign, For, Kernel, Local, Stmt
-from hloc.kernels.schedule.choice import chosen, scheduled
+from hloc.kernels.schedule.choice import Candidate, chosen, scheduled
 from hloc.kernels.schedule.file import Given
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
+from hloc.kernels.schedule.steps import Step
 from hloc.kernels.walks import expressions, loads, parts, walk, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.vectors import CONVERTED
 
 
-def loop_schedules(kernel: Kernel, machine: Machine, given: Mapping[int, Given] | None = None) -> Kernel:
+def loop_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
     """The kernel whose nests are vectors, by the schedules of least predicted cost. given: schedules from a file, by
     the number of the nest in the kernel. Raises ParseError where one of them does not apply."""
     numbers, names = count(), count()
+    return _with_nests(kernel, machine, lambda nest: with_steps(
+        (given or {}).get(str(next(numbers))), lambda: chosen(nest.loop, nest.local, machine),
+        lambda steps: scheduled(nest.loop, steps, names)))
 
-    def change(nest: Nest) -> tuple[Stmt, ...]:
-        own = (given or {}).get(next(numbers))
-        if own is None:
-            return scheduled(nest.loop, chosen(nest.loop, nest.local, machine).steps, names)
-        try:
-            return scheduled(nest.loop, own.steps, names)
-        except Refused as error:
-            raise ParseError(str(error), own.span) from None
-    return _with_nests(kernel, machine, change)
+
+def with_steps(given: Given | None, chosen: Callable[[], Candidate],
+               scheduled: Callable[[tuple[Step, ...]], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """The statements of a nest by a schedule from a file, or by the chosen one. Raises ParseError."""
+    if given is None:
+        return scheduled(chosen().steps)
+    try:
+        return scheduled(given.steps)
+    except Refused as error:
+        raise ParseError(str(error), given.span) from None
 
 
 def nests(kernel: Kernel, machine: Machine) -> list[Nest]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from hloc.kernels.ir import Kernel
-from hloc.kernels.schedule.file import Given
+from hloc.kernels.schedule.file import ROWS, Given
 from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.schedule.row_nest import RowNest
 from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.address_narrowing import address_narrowing
@@ -28,6 +29,7 @@ from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
 from hloc.targets.cpu.vector_loops.near_angles import near_angles
+from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
@@ -38,6 +40,7 @@ KernelPass = Callable[..., Kernel]                   # of a Kernel and a Machine
 Observer = Callable[[str, Kernel, Kernel], None]
 
 KERNEL_PIPELINE: tuple[KernelPass, ...] = (
+    row_schedules,
     complex_copies,
     vector_width,
     index_set_splitting,
@@ -57,8 +60,11 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     strided_integer_loads,
 )
 
+SCHEDULING = row_schedules, loop_schedules         # passes that take the schedules of a file
+
 # (first, second, why): `first` runs before `second`.
 KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
+    (row_schedules, complex_copies, "which loops are along memory is known once rows go together"),
     (complex_copies, vector_width, "copies of complex numbers count as copies once they are of one number each"),
     (vector_width, index_set_splitting, "the length and the work of a loop are judged before it is cut"),
     (index_set_splitting, loop_unswitching, "conditions on a loop's own counter are not the same for the whole loop"),
@@ -77,13 +83,13 @@ KERNEL_PASSES: dict[str, KernelPass] = {one.__name__: one for one in KERNEL_PIPE
 
 
 def run_kernel_passes(kernel: Kernel, machine: Machine, passes: Iterable[KernelPass] = KERNEL_PIPELINE, *,
-                      schedules: Mapping[int, Given] | None = None, observe: Observer | None = None,
+                      schedules: Mapping[str, Given] | None = None, observe: Observer | None = None,
                       verify: bool = False) -> Kernel:
     """The kernel after `passes`, in order. schedules: of its nests, by their numbers, instead of those chosen;
     observe(name, before, after) is called for each pass; verify: check each result against the rules of the loop IR
     (KernelError)."""
     for one in passes:
-        after = one(kernel, machine, schedules) if one is loop_schedules else one(kernel, machine)
+        after = one(kernel, machine, schedules) if one in SCHEDULING else one(kernel, machine)
         if verify and after is not kernel:
             verify_kernel(after)
         if observe is not None:
@@ -92,7 +98,11 @@ def run_kernel_passes(kernel: Kernel, machine: Machine, passes: Iterable[KernelP
     return kernel
 
 
-def scheduled_nests(kernel: Kernel, machine: Machine) -> list[Nest]:
-    """The nests of a kernel that the pipeline gives schedules."""
+def scheduled_nests(kernel: Kernel, machine: Machine,
+                    schedules: Mapping[str, Given] | None = None) -> dict[str, Nest | RowNest]:
+    """The nests of a kernel that the pipeline gives schedules, by their numbers. Which loops go along rows depends
+    on the schedules of the rows."""
     before = KERNEL_PIPELINE[:KERNEL_PIPELINE.index(loop_schedules)]
-    return nests(run_kernel_passes(kernel, machine, before), machine)
+    inner = nests(run_kernel_passes(kernel, machine, before, schedules=schedules), machine)
+    return {f"{ROWS}{n}": nest for n, nest in enumerate(row_nests(kernel))} | {
+        str(n): nest for n, nest in enumerate(inner)}

@@ -37,7 +37,7 @@ def is_wide(kernel: Kernel) -> bool:
     if all(_moves(s.body) for s in loops):
         loops = [s for _, s in nested if not _moves(s.body)]
     heavy = any(computes_much(s.body) or _gathers(s.body, kernel) for s in loops)
-    return heavy and all(_is_long(_most(s.extent, named)) for s in loops)
+    return heavy and all(_is_long(most_iterations(s.extent, named)) for s in loops)
 
 
 def _moves(statements: Iterable[Stmt]) -> bool:
@@ -82,7 +82,7 @@ def computes_much(statements: Iterable[Stmt]) -> bool:
     return len(done) >= MANY or any(is_heavy(e) for e in done)
 
 
-def _most(extent: int | Expr, named: dict[str, Expr]) -> int:
+def most_iterations(extent: int | Expr, named: dict[str, Expr]) -> int:
     """The iterations of a loop; for blocks, the last of which is shorter, those of a whole one. 0: unknown."""
     if isinstance(extent, int):
         return extent

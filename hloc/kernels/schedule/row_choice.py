@@ -1,0 +1,117 @@
+"""Which schedules a row nest may have, and which is chosen: the one of least predicted cost.
+
+    row_candidates(row_nest_of(loop, most), machine)       [Candidate(steps, cycles of a row), ...], the cheapest first
+
+Few are lowered: how much is written out and which buffers have tables follows from the shape of the nest, and rows are
+not moved to lanes where the moves alone take longer than another schedule.
+"""
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from itertools import count
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.ir import SERIAL, VECTOR, Apply, For, Load, Stmt, Store
+from hloc.kernels.operations import HEAVY
+from hloc.kernels.schedule.choice import Candidate, whole_vectors
+from hloc.kernels.schedule.cost import UNITS, Constants, constants, held, work_of
+from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.row_lowering import lower_rows
+from hloc.kernels.schedule.row_nest import ROW_STEPS, RowNest
+from hloc.kernels.schedule.steps import Step, apply_steps
+from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
+from hloc.machine import Machine
+
+AT_ONCE, MOST_AT_ONCE = 4, 16
+
+
+def row_candidates(nest: RowNest, machine: Machine) -> list[Candidate]:
+    """All schedules that apply and may be the cheapest, the cheapest first."""
+    known, found = constants(machine.arch), list[Candidate]()
+    for steps, least in _rules(nest, known):
+        if all(least < one.cycles for one in found):
+            with suppress(Refused):
+                found.append(Candidate(steps, row_cost(uses_of(nest, steps, machine), known)))
+    return sorted(found, key=lambda one: one.cycles)
+
+
+@lru_cache(maxsize=256)
+def chosen_rows(nest: RowNest, machine: Machine) -> Candidate:
+    """The schedule of a loop over rows."""
+    return row_candidates(nest, machine)[0]
+
+
+def scheduled_rows(nest: RowNest, steps: tuple[Step, ...], names: Iterator[int]) -> tuple[Stmt, ...]:
+    """The statements of a loop over rows with a schedule. Raises Refused."""
+    return lower_rows(apply_steps(nest, steps, ROW_STEPS), names)
+
+
+def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], float]]:
+    """Schedules, with the cycles of a row at least: row by row; each part for all rows, so that what is computed
+    for each row is a vector; a row in each lane, where nothing is joined across lanes, and no lane is empty. Then short
+    rows are written out, but not functions."""
+    rows = nest.loop.name
+    lanes: tuple[Step, ...] = (("fission", (rows,)), ("vectorize", (rows,)))
+    yield (), 0.0
+    yield lanes[:1], 0.0
+    tables, least, is_moved = list[Step](), 0.0, True
+    for buffer, types in nest.strided.items():
+        table = max(known[f"row_moved{ELEMENT_TYPES[t].bytes}"] * n for t, n in types)
+        single = known["row_stores"] * sum(n for _, n in types)
+        tables += [("stage", (buffer,))] if table <= single else []
+        least, is_moved = least + min(table, single), is_moved and table <= single
+    longest = max(math.prod(n for _, n in p.chain) for p in nest.parts)
+    values = parts(e for s in walk(nest.loop.body) for e in expressions(s))
+    is_short = longest <= MOST_AT_ONCE and not nest.arrays      # what is stored and read again would be no vector
+    n = longest if is_short else AT_ONCE if is_moved else 1
+    if n < 2 or any(isinstance(e, Apply) and e.op in HEAVY for e in values):
+        yield (*lanes, *tables), least
+        return
+    yield (*lanes, ("unroll", (n,)), *tables), least
+    if is_short and tables:
+        yield (*lanes, ("unroll", (n,))), 0.0
+
+
+# -- the cost of a row -------------------------------------------------------------------------------------------------
+
+def row_cost(uses: Mapping[str, float], machine: Constants) -> float:
+    """The predicted cycles of these uses."""
+    return sum(n * machine[f"row_{name}"] for name, n in uses.items())
+
+
+def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[str, float]:
+    """What a row uses with a schedule, if VECTOR loops have vectors as long as they fill: of each unit (cost.UNITS), of
+    `moved` elements by their bytes, of `loops`, and the cycles of `path` for which it waits for itself, less those in
+    which a CPU is at others. Raises Refused."""
+    uses: dict[str, float] = defaultdict(float)
+    known = constants(machine.arch)
+
+    def iterations(s: For) -> int:
+        return s.extent if isinstance(s.extent, int) else nest.iterations
+
+    def vectors(s: For) -> tuple[Stmt, ...]:
+        return whole_vectors(s._replace(extent=iterations(s)), machine)
+
+    def add(s: For, times: float) -> None:
+        first, is_one = s.body[0], len(s.body) == 1
+        times *= iterations(s) if s.kind == SERIAL else 1
+        if s.kind == SERIAL and is_one and isinstance(first, For) and first.kind == SERIAL:
+            add(first, times)
+        elif s.kind == SERIAL and isinstance(first, Store) and isinstance(first.value, Load):
+            uses[f"moved{ELEMENT_TYPES[first.value.type].bytes}"] += times
+        else:
+            body: tuple[Stmt, ...] = (s,) if s.kind == VECTOR else s.body
+            work = work_of(with_vector_loops(body, vectors), known)
+            waits = s.kind == SERIAL and not (is_one and isinstance(first, For))
+            path = work.path / held(work, known["window"]) if waits else 0.0
+            inner = float(sum(isinstance(one, For) for one in walk(body)))
+            for name, n in zip((*UNITS, "loops", "path"), (*work.units, inner, path)):
+                uses[name] += times * n
+    for s in scheduled_rows(nest, steps, count()):
+        if isinstance(s, For):
+            add(s, 1 / nest.iterations)
+    return uses

@@ -1,0 +1,258 @@
+"""RowNest -> loop IR: which loops go around which parts, arrays of what they leave to each other, tables.
+
+In: a RowNest after its steps. Out: the statements that replace its loop.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+from hloc.kernels.affine import Affine, affine, forms, of_names
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Assign, Const, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
+from hloc.kernels.schedule.lanes import ROW, part_name
+from hloc.kernels.schedule.row_nest import Part, RowNest
+from hloc.kernels.walks import assigned, defined, expressions, parts, walk, with_expressions, with_parts
+
+Env = dict[str, Expr]
+Body = Callable[[Env], list[Stmt]]
+
+
+def lower_rows(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
+    """The statements of a row nest. names: numbers for new names, unique in the kernel."""
+    return _Rows(nest, names).statements() if nest.is_apart else (nest.loop,)
+
+
+class _Rows:
+    """arrays: of what parts leave to others, and of each row's own ones, by their names; out: the statements."""
+
+    def __init__(self, nest: RowNest, names: Iterator[int]) -> None:
+        self.nest, self.names, self.row = nest, names, nest.loop.name
+        self.known = forms(nest.loop.body)
+        self.arrays: dict[str, str] = {}
+        self.sizes = {a.name: a.size for a in nest.arrays}
+        self.begins = {s.name: s for s in nest.loop.body if isinstance(s, (Let, Mutable))}
+        self.tables: dict[tuple, str] = {}
+        self.out: list[Stmt] = []
+        self.after: list[Stmt] = []
+
+    def statements(self) -> tuple[Stmt, ...]:
+        parts_ = [self.staged(p) for p in self.nest.parts]
+        for a in self.nest.arrays:
+            self.arrays[a.name] = self.array(a.name, a.type, a.size * self.nest.iterations)
+        if self.nest.has_lanes and all(math.prod(n for _, n in p.chain) <= self.nest.at_once for p in parts_):
+            parts_ = [self.written_out(parts_)]
+        self.expand(parts_)
+        for part in parts_:
+            self.part(part)
+        return (*self.out, *self.after)
+
+    def fresh(self, name: str) -> str:
+        first, _, number = name.rpartition(f"_{ROW}")           # of the value that a part was a part of
+        return part_name(first if number.isdigit() else name, ROW, self.names)
+
+    def array(self, name: str, type: str, size: int) -> str:
+        new = self.fresh(name)
+        self.out.append(Local(new, type, size))
+        return new
+
+    # -- what one part leaves to another
+
+    def expand(self, parts_: list[Part]) -> None:
+        """Arrays for the values and variables that several parts use."""
+        used = [_used(p.body) for p in parts_]
+        for number, part in enumerate(parts_):
+            elsewhere = set().union(*used[:number], *used[number + 1:])
+            for s in part.body if not part.chain else ():
+                if isinstance(s, (Let, Mutable)) and _type(s) != INDEX and s.name in elsewhere:
+                    self.arrays[s.name] = self.array(s.name, _type(s), self.nest.iterations)
+
+    def part(self, part: Part) -> None:
+        """The statements of one part for all rows."""
+        row = self.fresh(self.row)
+        if part.chain and self.nest.has_lanes:
+            self.lanes(part, row)
+            return
+        body = self.around(part.chain, part.kind, lambda env: self.copy(part.body, env, not part.chain))
+        self.out.append(self.rows(part, row, SERIAL if part.chain else VECTOR, body, {}))
+
+    def rows(self, part: Part, row: str, kind: str, body: Body, outer: Env) -> For:
+        """A part for all rows: what it reads of other parts, itself, and what it leaves to them. outer: counters."""
+        here, own, changed = Var(row, INDEX), defined(part.body), assigned(part.body)
+        env: Env = outer | {self.row: here}
+        before = self.known_positions(part, env)
+        for name in sorted(_used(part.body) & set(self.arrays) - own - set(self.sizes)):
+            begin = self.begins[name]
+            load, new = Load(self.arrays[name], here, _type(begin)), self.fresh(name)
+            before.append(Mutable(new, load, begin.reassociable) if isinstance(begin, Mutable) and kind == SERIAL
+                          else Let(new, load))
+            env[name] = Var(new, load.type)
+        inside = body(env)
+        left = sorted(n for n in (changed | own) & set(self.arrays) - set(self.sizes) if n in env)
+        after = [Store(self.arrays[n], here, env[n]) for n in left]
+        return For(row, self.nest.loop.extent, kind, (*before, *inside, *after))
+
+    def known_positions(self, part: Part, env: Env) -> list[Stmt]:
+        """Positions that other parts name."""
+        wanted, own = _used(part.body), defined(part.body)
+        lets = [s for p in self.nest.parts if not p.chain for s in p.body
+                if isinstance(s, Let) and s.value.type == INDEX and s.name not in own]
+        for s in reversed(lets):
+            if s.name in wanted:
+                wanted |= _used([s])
+        return self.copy([s for s in lets if s.name in wanted], env, True)
+
+    # -- loops along rows
+
+    def around(self, chain: Sequence[tuple[str, int]], kind: str, body: Body) -> Body:
+        """Loops around statements. kind: of the innermost one."""
+        def inside(env: Env) -> list[Stmt]:
+            if not chain:
+                return body(env)
+            (name, extent), *inner = chain
+            new = self.fresh(name)
+            env[name] = Var(new, INDEX)
+            return [For(new, extent, SERIAL if inner else kind, tuple(self.around(inner, kind, body)(env)))]
+        return inside
+
+    def lanes(self, part: Part, row: str) -> None:
+        """Loops along rows, with the loop over the rows in them."""
+        *outer, (name, extent) = part.chain
+        count = min(self.nest.at_once, extent)
+        groups, rest = divmod(extent, count)
+
+        def several(first: Expr, count: int) -> Body:
+            def inside(env: Env) -> list[Stmt]:
+                found: list[Stmt] = []
+                for k in range(count):
+                    env[name] = index_apply("add", first, Const(k, INDEX))
+                    found += self.copy(part.body, env, True)
+                return found
+            return inside
+
+        def loops(env: Env) -> list[Stmt]:
+            group = self.fresh(name)
+            first = index_apply("multiply", Var(group, INDEX), Const(count, INDEX)) if groups > 1 else Const(0, INDEX)
+            own = self.rows(part, row, VECTOR, several(first, count), env)
+            found: list[Stmt] = [For(group, groups, SERIAL, (own,)) if groups > 1 else own]
+            if rest:
+                behind = several(Const(extent - rest, INDEX), rest)
+                found.append(self.rows(part, self.fresh(self.row), VECTOR, behind, env))
+            return found
+        self.out += self.around(outer, SERIAL, loops)({})
+
+    def written_out(self, parts_: Sequence[Part]) -> Part:
+        """All parts as one, without loops."""
+        body: list[Stmt] = []
+        for part in parts_:
+            for places in product(*(range(n) for _, n in part.chain)):
+                env: Env = {name: Const(k, INDEX) for (name, _), k in zip(part.chain, places)}
+                body += self.copy(part.body, env, False) if part.chain else part.body
+        return Part(tuple(body))
+
+    # -- copies of statements
+
+    def copy(self, body: Sequence[Stmt], env: Env, is_straight: bool) -> list[Stmt]:
+        """Statements with new names, which `env` holds afterwards. is_straight: whether variables become names of their
+        values."""
+        found: list[Stmt] = []
+
+        def change(e: Expr) -> Expr:
+            return self.changed(e, env)
+        for s in body:
+            if isinstance(s, Let) or is_straight and isinstance(s, (Mutable, Assign)):
+                value = change(s.initial if isinstance(s, Mutable) else s.value)
+                if isinstance(value, (Const, Var)) and value.type != INDEX and not isinstance(s, Let):
+                    env[s.name] = value
+                    continue
+                new = self.fresh(s.name)
+                found.append(Let(new, value))
+                env[s.name] = Var(new, value.type)
+            elif isinstance(s, Assign):
+                target = env.get(s.name, Var(s.name, s.value.type))
+                assert isinstance(target, Var)
+                found.append(Assign(target.name, change(s.value)))
+            else:
+                assert isinstance(s, Store)             # as row_nest_of has it
+                found.append(Store(*self.place(s.buffer, change(s.position), env), change(s.value)))
+        return found
+
+    def changed(self, e: Expr, env: Env) -> Expr:
+        if isinstance(e, Var):
+            return env.get(e.name, e)
+        e = with_parts(e, lambda a: self.changed(a, env))
+        return Load(*self.place(e.buffer, e.position, env), e.type) if isinstance(e, Load) else e
+
+    def place(self, buffer: str, position: Expr, env: Env) -> tuple[str, Expr]:
+        """Where an element is: one of an array of a row among those of all rows."""
+        if buffer not in self.sizes:
+            return buffer, position
+        form, row = affine(position, {}), affine(env.get(self.row, Var(self.row, INDEX)), {})
+        form = form.scaled(self.nest.iterations) + row if self.nest.has_lanes else form.plus(row, self.sizes[buffer])
+        return self.arrays[buffer], form.expression()
+
+    # -- tables
+
+    def staged(self, part: Part) -> Part:
+        """A part that reads and writes tables instead of buffers, which it fills, or copies back in the end."""
+        if not part.chain or not self.nest.staged:
+            return part
+
+        def change(e: Expr) -> Expr:
+            if isinstance(e, Load) and self.is_staged(part, e):
+                return Load(self.table(part, e.buffer, e.position, e.type, False), self.inside(part), e.type)
+            return with_parts(e, change)
+        body: list[Stmt] = []
+        for s in part.body:
+            s = with_expressions(s, change)
+            if isinstance(s, Store) and self.is_staged(part, s):
+                s = Store(self.table(part, s.buffer, s.position, s.value.type, True), self.inside(part), s.value)
+            body.append(s)
+        return part._replace(body=tuple(body))
+
+    def is_staged(self, part: Part, one: Load | Store) -> bool:
+        return one.buffer in self.nest.staged and self.nest.is_strided(part, one, self.known)
+
+    def inside(self, part: Part) -> Expr:
+        """The position in a table."""
+        factors, size = {self.row: 1}, self.nest.iterations
+        for name, extent in reversed(part.chain):
+            factors[name] = size
+            size *= extent
+        return of_names(factors).expression()
+
+    def table(self, part: Part, buffer: str, position: Expr, type: str, is_result: bool) -> str:
+        """The table of a buffer's elements at these positions."""
+        form = affine(position, self.known)
+        levels = tuple((form.factor(n), extent) for n, extent in part.chain)
+        rest = form.without(self.row, *(n for n, _ in part.chain))
+        key = buffer, levels, form.factor(self.row), frozenset(rest.terms.items()), rest.constant, is_result
+        if key not in self.tables:
+            name = self.array(buffer, type, self.nest.iterations * math.prod(n for _, n in part.chain))
+            self.tables[key] = name
+            self.move(part, buffer, form, name, type, is_result)
+        return self.tables[key]
+
+    def move(self, part: Part, buffer: str, form: Affine, table: str, type: str, is_result: bool) -> None:
+        """Copies rows to a table, or back."""
+        there, here, row = form.expression(), self.inside(part), self.fresh(self.row)
+        one = Store(table, here, Load(buffer, there, type))
+        if is_result:
+            one = Store(buffer, there, Load(table, here, type))
+        *outer, last = part.chain
+        copies = self.around([last], SERIAL, lambda env: self.copy([one], env, True))
+
+        def rows(env: Env) -> list[Stmt]:
+            return [For(row, self.nest.loop.extent, SERIAL, tuple(copies(env | {self.row: Var(row, INDEX)})))]
+        (self.after if is_result else self.out).extend(self.around(outer, SERIAL, rows)({}))
+
+
+def _type(s: Let | Mutable) -> str:
+    return s.value.type if isinstance(s, Let) else s.initial.type
+
+
+def _used(body: Sequence[Stmt]) -> set[str]:
+    """The names of values that statements read or change."""
+    return {e.name for s in walk(body) for e in parts(expressions(s)) if isinstance(e, Var)} | assigned(body)
+

@@ -1,0 +1,202 @@
+"""Row nests: a loop over rows, each of which is reduced along its own loops; schedules say how rows go together.
+
+In: a SERIAL loop of the loop IR whose iterations are independent. Out: a RowNest, or Refused with the reason why there
+is none; after steps, the statements that replace the loop.
+
+    serial i < 128 {                            fission(i) vectorize(i) stage(in0)
+      var m = f32(-inf)                         serial i: serial c: table[c * 128 + i] = in0[i * 10 + c]
+      vector c < 10 {                           vector i: m_r[i] = f32(-inf)
+        m = maximum(m, in0[i * 10 + c])         serial c: vector i: m_r[i] = maximum(m_r[i], table[c * 128 + i])
+      }                                         vector i: out0[i] = m_r[i]
+      out0[i] = m
+    }
+
+Steps of row nests:
+
+    fission(i)       the loop over rows goes around each part of the body by itself; what one part leaves to another is
+                     in an array that has an element for each row
+    vectorize(i)     after fission: rows are lanes, so that the loop over rows is the innermost one
+    unroll(n)        after vectorize: n iterations of loops along rows at once; loops of no more are written out, and if
+                     all are, there is one part
+    stage(buffer)    after vectorize: rows of a buffer are transposed by way of a table, as they lie in memory
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from hloc.kernels.affine import Affine, affine, forms, injective
+from hloc.kernels.ir import INDEX, SERIAL, Assign, For, Let, Load, Local, Mutable, Stmt, Store, Var
+from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.vectors import is_lane
+from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, varying, walk
+
+MOST_WRITTEN_OUT = 64           # copies of the body of a loop
+
+
+class Part(NamedTuple):
+    """Straight-line statements, and the loops (counter, extent) around them, which may be none. kind: of the innermost
+    loop."""
+
+    body: tuple[Stmt, ...]
+    chain: tuple[tuple[str, int], ...] = ()
+    kind: str = SERIAL
+
+
+class RowNest(NamedTuple):
+    """loop: over the rows, at most `iterations`; parts: of its body, in order; arrays: of one row.
+
+    Steps set the others: is_apart: after fission; has_lanes: rows are lanes; at_once: iterations along a row that are
+    written out; staged: buffers with tables."""
+
+    loop: For
+    iterations: int
+    parts: tuple[Part, ...]
+    arrays: tuple[Local, ...]
+    is_apart: bool = False
+    has_lanes: bool = False
+    at_once: int = 1
+    staged: frozenset[str] = frozenset()
+
+    @property
+    def strided(self) -> dict[str, list[tuple[str, int]]]:
+        """The buffers whose elements of adjacent rows are not adjacent, in loops along rows; of each access the type,
+        and how many there are in a row."""
+        known, found = forms(self.loop.body), dict[str, list[tuple[str, int]]]()
+        for part in self.parts:
+            for one in accesses(part.body) if part.chain else ():
+                if self.is_strided(part, one, known):
+                    type = one.type if isinstance(one, Load) else one.value.type
+                    found.setdefault(one.buffer, []).append((type, math.prod(n for _, n in part.chain)))
+        return found
+
+    def is_strided(self, part: Part, one: Load | Store, known: Mapping[str, Affine]) -> bool:
+        """Whether an access is to other than adjacent elements for adjacent rows, which may be transposed."""
+        form = affine(one.position, known)
+        return (abs(form.factor(self.loop.name)) > 1 and one.buffer not in {a.name for a in self.arrays}
+                and is_fixed(form, self, part))
+
+
+# -- from a loop -------------------------------------------------------------------------------------------------------
+
+def row_nest_of(loop: For, most: int) -> RowNest:
+    """The nest of a loop over rows, of which there are at most `most`. Raises Refused."""
+    if loop.kind != SERIAL or most < 2:
+        raise Refused("not a loop over several rows")
+    found: list[Part] = []
+    arrays: list[Local] = []
+    straight: list[Stmt] = []
+    for s in loop.body:
+        if isinstance(s, Local):
+            arrays.append(s)
+        elif isinstance(s, For):
+            found += [Part(tuple(straight)), _part(s)]
+            straight = []
+        elif isinstance(s, (Let, Mutable, Assign, Store)):
+            straight.append(s)
+        else:
+            raise Refused("the body is not straight-line code and loops")
+    if not any(isinstance(s, Mutable) for s in loop.body) or not found:
+        raise Refused("nothing is reduced")
+    places = [s.value for s in loop.body if isinstance(s, Let) and s.value.type == INDEX]
+    if any(isinstance(e, Load) or isinstance(e, Var) and e.type != INDEX for e in parts(places)):
+        raise Refused("positions depend on data")
+    nest = RowNest(loop, most, tuple(p for p in (*found, Part(tuple(straight))) if p.body), tuple(arrays))
+    _refuse_dependence(nest)
+    return nest
+
+
+def _part(loop: For) -> Part:
+    """The part of a perfect nest; positions that are named between its loops are named in the innermost one."""
+    chain: list[tuple[str, int]] = []
+    named: list[Stmt] = []
+    inner: Stmt = loop
+    while isinstance(inner, For):
+        if not isinstance(inner.extent, int):
+            raise Refused("the extent of a loop along rows is no constant")
+        chain.append((inner.name, inner.extent))
+        kind, body = inner.kind, inner.body
+        inner = body[-1]
+        if isinstance(inner, For):
+            named += body[:-1]
+    if not all(isinstance(s, Let) for s in named):
+        raise Refused("loops along rows are no perfect nest")
+    if not all(isinstance(s, (Let, Assign, Store)) for s in body):
+        raise Refused("a loop along rows is not straight-line code")
+    return Part((*named, *body), tuple(chain), kind)
+
+
+def _refuse_dependence(nest: RowNest) -> None:
+    """Refuse rows that depend on each other."""
+    body, known = nest.loop.body, forms(nest.loop.body)
+    if assigned(body) - defined(body):
+        raise Refused("rows change one variable")
+    private = {a.name for a in nest.arrays}
+    if any(affine(one.position, known).factor(nest.loop.name) for one in accesses(body) if one.buffer in private):
+        raise Refused("an array of one row is read at positions of many")
+    written = {s.buffer for s in stores(body)} - private
+    if written & {load.buffer for load in loads(body)}:
+        raise Refused("what is written is read")
+    for part in nest.parts:
+        extents = dict(part.chain) | {nest.loop.name: nest.iterations}
+        for s in part.body:
+            if isinstance(s, Store) and s.buffer not in private:
+                form = affine(s.position, known)
+                steps = {n: form.factor(n) for n in extents}
+                if not is_fixed(form, nest, part) or not injective(steps, extents):
+                    raise Refused(f"rows may write to the same elements of {s.buffer}")
+
+
+def accesses(body: Sequence[Stmt]) -> list[Load | Store]:
+    """All loads and stores of statements."""
+    return [*loads(body), *stores(body)]
+
+
+def is_fixed(form: Affine, nest: RowNest, part: Part) -> bool:
+    """Whether a position is a sum of counters and of what is the same for all rows."""
+    counters = {nest.loop.name, *(name for name, _ in part.chain)}
+    inner = varying(nest.loop.body) | counters
+    return all(isinstance(a, Var) and a.name in counters or not any(
+        isinstance(e, Load) or isinstance(e, Var) and e.name in inner for e in parts([a])) for a in form.terms)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+def fission(nest: RowNest, rows: str) -> RowNest:
+    """Each part of the body for all rows, before the next."""
+    _check(nest, rows)
+    return nest._replace(is_apart=True)
+
+
+def vectorize(nest: RowNest, rows: str) -> RowNest:
+    """Rows are lanes."""
+    _check(nest, rows)
+    if not nest.is_apart:
+        raise Refused("rows are lanes after their fission")
+    for e in parts(e for s in walk(nest.loop.body) for e in expressions(s)):
+        if e.type != INDEX and not is_lane(e.type):
+            raise Refused(f"vectors hold no {e.type}")
+    return nest._replace(has_lanes=True)
+
+
+def unroll(nest: RowNest, n: int) -> RowNest:
+    """n iterations along rows at once."""
+    if not nest.has_lanes or not 2 <= n <= MOST_WRITTEN_OUT:
+        raise Refused(f"2 to {MOST_WRITTEN_OUT} iterations are written out, where rows are lanes")
+    return nest._replace(at_once=n)
+
+
+def stage(nest: RowNest, buffer: str) -> RowNest:
+    """Rows of a buffer are transposed."""
+    if not nest.has_lanes or buffer not in nest.strided:
+        raise Refused(f"{buffer} is not transposed: rows are no lanes, or it has adjacent elements for them")
+    return nest._replace(staged=nest.staged | {buffer})
+
+
+def _check(nest: RowNest, rows: str) -> None:
+    if rows != nest.loop.name:
+        raise Refused(f"no loop {rows} over rows: it is {nest.loop.name}")
+
+
+ROW_STEPS: dict[str, Callable[..., RowNest]] = {f.__name__: f for f in (fission, vectorize, unroll, stage)}

@@ -1,0 +1,58 @@
+"""Gives loops over rows that are reduced their schedules: row by row, several rows at once, or a row in each lane.
+
+In: a lowered Kernel. Out: the kernel with other loops in the place of loops over rows (kernels/schedule/row_nest.py),
+whose VECTOR loops the passes behind this one see.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+
+from hloc.kernels.ir import PARALLEL, SERIAL, For, Kernel, Let, Stmt
+from hloc.kernels.schedule.file import ROWS, Given
+from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.row_choice import chosen_rows, scheduled_rows
+from hloc.kernels.schedule.row_nest import RowNest, row_nest_of
+from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.loop_schedules import with_steps
+from hloc.targets.cpu.vector_loops.vector_width import most_iterations
+
+
+def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
+    """The kernel whose rows go together, by the schedules of least predicted cost. given: schedules from a file, by
+    ROWS and the number of the row nest in the kernel. Raises ParseError where one of them does not apply."""
+    numbers, names = count(), count()
+    return _with_row_nests(kernel, lambda nest: with_steps(
+        (given or {}).get(f"{ROWS}{next(numbers)}"), lambda: chosen_rows(nest, machine),
+        lambda steps: scheduled_rows(nest, steps, names)))
+
+
+def row_nests(kernel: Kernel) -> list[RowNest]:
+    """The loops over rows that have schedules, in order."""
+    found: list[RowNest] = []
+
+    def note(nest: RowNest) -> tuple[Stmt, ...]:
+        found.append(nest)
+        return (nest.loop,)
+    _with_row_nests(kernel, note)
+    return found
+
+
+def _with_row_nests(kernel: Kernel, change: Callable[[RowNest], tuple[Stmt, ...]]) -> Kernel:
+    body: list[Stmt] = []
+    for s in kernel.body:
+        body += [s._replace(body=_changed(s.body, change))] if isinstance(s, For) and s.kind == PARALLEL \
+            else _changed((s,), change)
+    return kernel._replace(body=tuple(body))
+
+
+def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    found: list[Stmt] = []
+    named = {s.name: s.value for s in body if isinstance(s, Let)}
+    for s in body:
+        try:
+            nest = row_nest_of(s, most_iterations(s.extent, named)) if isinstance(s, For) and s.kind == SERIAL else None
+        except Refused:
+            nest = None
+        found += [s] if nest is None else change(nest)
+    return tuple(found)
