@@ -2,7 +2,7 @@
 
 In: a module and inputs. Out: for each result the exact evaluation and a bound on what another right evaluation may give.
 
-    wanted = expectation(module, inputs); problem = wanted.difference(results)       "" where they agree
+    wanted = Expectation(module, inputs); problem = wanted.difference(results)       "" where they agree
 
 Two right programs round in other places, so results differ by what rounding errors grow to. A run in which every inexact
 operation is moved by a unit in the last place, up or down at random, shows how much that is for every single element,
@@ -11,7 +11,7 @@ also where a comparison or a conversion to integers makes a step. Elements that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 import ml_dtypes
 import numpy as np
@@ -198,40 +198,53 @@ def is_exact(opcode: str, value: np.ndarray, operands: Sequence[np.ndarray]) -> 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
 
-@dataclass
 class Expectation:
-    """The results, and those of shaken runs. by_norm: each element may move as far as any other one of its array, for
-    sums of so many terms that a few runs do not show how far each may."""
+    """What a module gives for inputs. by_norm: each element may move as far as any other one of its array, for sums of so
+    many terms that a few runs do not show how far each may. Shaken runs are made where results are not equal."""
 
-    wanted: Sequence[np.ndarray]
-    shaken: Sequence[Sequence[np.ndarray]]
-    by_norm: bool = False
+    def __init__(self, module: Module, inputs: Sequence[np.ndarray], by_norm: bool = False):
+        self.module, self.inputs, self.by_norm = module, inputs, by_norm
+
+    @cached_property
+    def wanted(self) -> Sequence[np.ndarray]:
+        with np.errstate(all="ignore"):
+            return Evaluator(self.module).run(self.inputs)
+
+    @cached_property
+    def shaken(self) -> Sequence[Sequence[np.ndarray]]:
+        with np.errstate(all="ignore"):
+            return [ShakenEvaluator(self.module, seed).run(self.inputs) for seed in range(RUNS)]
 
     def difference(self, got: Sequence[np.ndarray]) -> str:
         """Empty where `got` is right, else what is wrong first."""
         if len(got) != len(self.wanted):
             return f"{len(got)} results instead of {len(self.wanted)}"
         for number, (have, want) in enumerate(zip(got, self.wanted)):
-            problem = array_difference(np.asarray(have), want, [run[number] for run in self.shaken], self.by_norm)
+            problem = self.difference_of(number, np.asarray(have), want)
             if problem:
                 return f"result {number}: {problem}"
         return ""
 
+    def difference_of(self, number: int, got: np.ndarray, want: np.ndarray) -> str:
+        if got.dtype != want.dtype or got.shape != want.shape:
+            return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+        if same(got, want).all():
+            return ""
+        bad = ~acceptable(got, want, [run[number] for run in self.shaken], self.by_norm)
+        if not bad.any():
+            return ""
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        return f"{int(bad.sum())} of {bad.size} differ, first at {list(at)}: {got[at]!r} instead of {want[at]!r}"
 
-def expectation(module: Module, inputs: Sequence[np.ndarray], by_norm: bool = False) -> Expectation:
-    with np.errstate(all="ignore"):
-        return Expectation(Evaluator(module).run(inputs),
-                           [ShakenEvaluator(module, seed).run(inputs) for seed in range(RUNS)], by_norm)
 
-
-def array_difference(got: np.ndarray, want: np.ndarray, shaken: Sequence[np.ndarray], by_norm: bool = False) -> str:
-    if got.dtype != want.dtype or got.shape != want.shape:
-        return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
-    bad = ~acceptable(got, want, shaken, by_norm)
-    if not bad.any():
-        return ""
-    at = tuple(int(i) for i in np.argwhere(bad)[0])
-    return f"{int(bad.sum())} of {bad.size} differ, first at {list(at)}: {got[at]!r} instead of {want[at]!r}"
+def same(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Which elements are equal, or both NaN."""
+    if want.dtype.kind == "c":
+        return same(got.real, want.real) & same(got.imag, want.imag)
+    if not is_float(want.dtype):
+        return got == want
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def acceptable(got: np.ndarray, want: np.ndarray, shaken: Sequence[np.ndarray], by_norm: bool = False) -> np.ndarray:
@@ -246,13 +259,12 @@ def acceptable(got: np.ndarray, want: np.ndarray, shaken: Sequence[np.ndarray], 
     with np.errstate(all="ignore"):
         a, b = got.astype(np.float64), want.astype(np.float64)
         runs = np.array([s.astype(np.float64) for s in shaken])
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
         steady = np.all((np.isfinite(runs) == np.isfinite(b)) & (np.isnan(runs) == np.isnan(b)), axis=0)
         spread = np.max(np.where(runs == b, 0.0, np.abs(runs - b)), axis=0)
         if by_norm:
             spread = np.full_like(spread, np.max(spread, where=steady & np.isfinite(spread), initial=0.0))
         least = 2 * units(want) * (spread > 0).any()             # two moves may cancel, in all runs
-        return same | ~steady | (np.abs(a - b) <= GROWTH * spread + least)
+        return same(got, want) | ~steady | (np.abs(a - b) <= GROWTH * spread + least)
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------

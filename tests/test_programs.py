@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cuda_emulation.cases import emulate
 from module_equality import difference
-from noise import expectation, random_inputs
+from noise import Expectation, random_inputs
 
 import hloc
 from hloc import api
@@ -56,14 +56,15 @@ def test_pipelines(path: Path) -> None:
     """Passes keep what a program means. Excess precision, which alters results where f16 overflows, is off; its own
     tests are in test_cuda_precision.py."""
     original, exact = read(path), {"excess_precision": "off"}
+    inputs = [inputs_of(original, seed) for seed in SEEDS]
+    expected = [Expectation(original, arrays) for arrays in inputs]
     for target, passes in PIPELINES.items():
         module = read(path)
         context = PassContext(target=target) if target == "cpu" else PassContext(GPUS["h100"], target, exact)
         run_passes(module, passes, context)
         assert difference(parse_module(str(module)), module) is None
-        for seed in SEEDS:
-            inputs = inputs_of(original, seed)
-            assert expectation(original, inputs).difference(evaluate(module, inputs)) == ""
+        for wanted, arrays in zip(expected, inputs):
+            assert wanted.difference(evaluate(module, arrays)) == ""
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"] if driver_present() else ["cpu"])
@@ -73,7 +74,7 @@ def test_target(path: Path, target: str) -> None:
     exe = hloc.compile(module, target=target)
     for seed in SEEDS:
         inputs = inputs_of(module, seed)
-        assert expectation(module, inputs).difference(exe(*inputs)) == ""
+        assert Expectation(module, inputs).difference(exe(*inputs)) == ""
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
@@ -86,7 +87,7 @@ def test_emulated_gpu(path: Path, monkeypatch) -> None:
     options = api.Options(passes={"f32": "exact", "excess_precision": "off"})
     program = api.plan(api.optimize(read(path), target, options), target)
     results = emulate(make_sources(program, GPUS["h100"]), check_arrays(program.parameters, inputs), monkeypatch)
-    assert expectation(module, inputs).difference(results) == ""
+    assert Expectation(module, inputs).difference(results) == ""
 
 
 # -- names and metadata never change what is generated -----------------------------------------------------------------

@@ -19,7 +19,7 @@ from combined import combined, split
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from module_equality import difference
-from noise import expectation, random_inputs
+from noise import Expectation, random_inputs
 from random_body import Drawn, Seeded
 from random_modules import Facts, random_facts, random_module
 
@@ -101,7 +101,7 @@ def meaning_is_kept(text: str, seed: int) -> None:
     """By every pass alone, and by the pipelines."""
     module = parse_module(text)
     inputs = inputs_of(module, seed)
-    wanted = expectation(module, inputs)
+    wanted = Expectation(module, inputs)
     runs = [(name, (one,), "cpu") for name, one in ALL_PASSES.items()]
     seen = {str(module)}
     for name, passes, target in [*runs, *((name, passes, name) for name, passes in PIPELINES.items())]:
@@ -185,4 +185,4 @@ def run_together(programs: list[tuple[str, Module]], large: bool) -> None:
         inputs = [inputs_of(module, seed) for module in parts]
         results = split(parts, exe(*[array for arrays in inputs for array in arrays]))
         for (text, module), given_arrays, got in zip(programs, inputs, results):
-            assert expectation(module, given_arrays, large).difference(got) == "", text
+            assert Expectation(module, given_arrays, large).difference(got) == "", text
