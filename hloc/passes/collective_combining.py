@@ -13,10 +13,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from hloc.analysis.effects import has_side_effect
 from hloc.ir import Computation, Instruction, Module, Shape
 from hloc.passes.context import PassContext
-from hloc.passes.rewriter import Names, control_dependent, count_uses, remove_dead, unfused_computations
+from hloc.passes.rewriter import Names, control_dependent, remove_dead, unfused_computations
 from hloc.sharding.rules import combiner_of
 
 MOST_OPERANDS = 256
@@ -42,13 +41,14 @@ def combine(module: Module, opcode: str, key: Key, context: PassContext) -> bool
     changed, most = False, context.option("combine_bytes")
     for computation in unfused_computations(module):
         groups = _groups(computation, opcode, key, most)
-        names = Names(i.name for i in computation.instructions) if groups else Names(())
+        if not groups:
+            continue
+        names = Names(i.name for i in computation.instructions)
         for first, *others in groups:
             context.join(first, others)
         joined = [_joined(group, names) for group in groups]
-        if joined:
-            computation.instructions = in_order([*computation.instructions, *joined])
-            changed = True
+        computation.instructions = in_order([*computation.instructions, *joined])
+        changed = True
     return changed
 
 
@@ -62,25 +62,11 @@ def drop_replaced(module: Module, replaced: set[Instruction]) -> None:
     devices meet there."""
     for computation in unfused_computations(module):
         if not replaced.isdisjoint(computation.instructions):
-            drop_unread(computation, replaced)
-
-
-def drop_unread(computation: Computation, replaced: set[Instruction]) -> None:
-    """The same in one computation."""
-    uses, gone = count_uses(computation), set()
-    for instruction in reversed(computation.instructions):
-        if uses[instruction]:
-            continue
-        if instruction in replaced or not (has_side_effect(instruction) or instruction.opcode == "parameter"):
-            gone.add(instruction)
-            for operand in instruction.operands:
-                uses[operand] -= 1
-    computation.instructions = [i for i in computation.instructions if i not in gone]
-    remove_dead(computation)
+            remove_dead(computation, replaced)
 
 
 def _groups(computation: Computation, opcode: str, key: Key, most: int) -> list[list[Instruction]]:
-    """The collectives of each that can be one."""
+    """Groups of collectives, each of which can be one collective."""
     pinned = control_dependent(computation)
     found = {i: n for n, i in enumerate(i for i in computation.instructions
                                         if is_of_array(i, opcode) and i not in pinned)}
@@ -102,7 +88,8 @@ def _groups(computation: Computation, opcode: str, key: Key, most: int) -> list[
 
 def _first_group(found: Mapping[Instruction, int], needs: Mapping[Instruction, int],
                  keys: Mapping[Instruction, Hashable], most: int) -> list[Instruction]:
-    """The first collectives that can be one; [] where there are none. found: with their numbers."""
+    """The first group of collectives that can be one; [] where there is none. found: the collectives that are in no
+    group yet, and which bit of `needs` each has."""
     groups: dict[Hashable, list[tuple[int, int]]] = {}               # (members' bits, bytes) of each that is not full
     members: dict[int, list[Instruction]] = {}
     for instruction, n in found.items():
@@ -120,7 +107,7 @@ def _first_group(found: Mapping[Instruction, int], needs: Mapping[Instruction, i
 
 
 def _needs(computation: Computation, found: Mapping[Instruction, int]) -> dict[Instruction, int]:
-    """For each instruction the collectives that it depends on, as bits by their numbers."""
+    """For each instruction the collectives that it depends on, as bits: bit found[c] of a collective c."""
     needs: dict[Instruction, int] = {}
     for instruction in computation.instructions:
         bits = 0

@@ -309,12 +309,14 @@ def control_dependent(computation: Computation) -> set[Instruction]:
     return pinned
 
 
-def remove_dead(computation: Computation) -> bool:
-    """Drop instructions without users and effects; parameters always remain. True if there were any."""
+def remove_dead(computation: Computation, replaced: Collection[Instruction] = ()) -> bool:
+    """Drop instructions without users and effects, and those without users whose effects others have by now (replaced);
+    parameters always remain. True if there were any."""
     live: set[Instruction] = {computation.root} | control_dependent(computation)
     kept: list[Instruction] = []
     for instruction in reversed(computation.instructions):
-        if instruction in live or instruction.opcode == "parameter" or has_side_effect(instruction):
+        if instruction in live or instruction.opcode == "parameter" or (
+                has_side_effect(instruction) and instruction not in replaced):
             live.update(instruction.operands)
             kept.append(instruction)
     if len(kept) == len(computation.instructions):

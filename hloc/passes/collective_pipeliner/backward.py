@@ -10,7 +10,7 @@ from hloc.analysis.effects import has_side_effect
 from hloc.analysis.while_loops import Loop, element_read, trip_count
 from hloc.ir import Instruction
 from hloc.ops.collectives import EXCHANGES
-from hloc.passes.collective_combining import drop_unread, in_order
+from hloc.passes.collective_combining import in_order
 from hloc.passes.collective_pipeliner.predictable import counters, predictable
 from hloc.passes.loop_rewriter import (
     CopiesInBody,
@@ -22,7 +22,7 @@ from hloc.passes.loop_rewriter import (
     made_of,
     reads_replaced,
 )
-from hloc.passes.rewriter import Channels, Rewriter, control_dependent
+from hloc.passes.rewriter import Channels, Rewriter, control_dependent, remove_dead
 
 
 def backward(loop: Loop, rewriter: Rewriter, channels: Channels) -> Instruction | None:
@@ -84,5 +84,5 @@ def read_carried(loop: Loop, carried: dict[Instruction, Instruction], ahead: dic
             instruction.operands = [carried.get(o, o) for o in instruction.operands]
     copy = {original: made for made, original in ahead.items()}
     body.root.operands[len(body.root.operands) - len(carried):] = [copy[i] for i in carried]
-    drop_unread(body, {i for i in copy if i.opcode in EXCHANGES})
+    remove_dead(body, {i for i in copy if i.opcode in EXCHANGES})
     body.instructions = in_order(body.instructions)
