@@ -262,4 +262,3 @@ def _is_flat(send: Instruction, recv: Instruction) -> bool:
 def _transferred(e: Expressions, instruction: Instruction, data: Instruction) -> Instruction:
     """The result of a send or recv."""
     return e.op("tuple", data, e.full(0, instruction.shape.tuple_shapes[1]), e.op("after-all"))
-

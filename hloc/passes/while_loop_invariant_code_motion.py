@@ -120,4 +120,3 @@ def copy_outside(loop: Loop, frontier: list[Instruction], made_from: Iterable[In
     order = made_of(frontier, made_from)
     made = copied(order, reads_replaced(order, loop, loop.initial), rewriter.adopt)
     return [made[i] for i in frontier]
-

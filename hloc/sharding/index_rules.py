@@ -12,22 +12,20 @@ from hloc.sharding.rules import Builder, Mapping, ShardingRule, combiner_of
 
 
 def dynamic_slice(instruction: Instruction) -> ShardingRule:
-    made, starts = Builder(), [o.shape for o in instruction.operands[1:]]
-    sizes, taken = instruction.operands[0].shape.dimensions, instruction.get("dynamic_slice_sizes")
-    factors = [_along_slice(made, size, n, starts, reduced=True) for size, n in zip(sizes, taken)]
-    result = [f if size == n else made.factor(n, whole=True) for f, size, n in zip(factors, sizes, taken)]
-    return made.rule([tuple((f,) for f in factors), *map(made.wholes, starts)], [tuple((f,) for f in result)])
+    return _taken(instruction, [o.shape for o in instruction.operands[1:]])
 
 
 def cut(instruction: Instruction) -> ShardingRule | None:
     """Of a slice at a known place, as of one at a place that is known when it runs; None with strides."""
-    made, sizes = Builder(), instruction.operands[0].shape.dimensions
-    if any(s.stride != 1 for s in instruction.get("slice")):
-        return None
-    result = instruction.shape.dimensions
-    factors = [_along_slice(made, size, n, (), reduced=True) for size, n in zip(sizes, result)]
-    taken = [f if size == n else made.factor(n, whole=True) for f, size, n in zip(factors, sizes, result)]
-    return made.rule([tuple((f,) for f in factors)], [tuple((f,) for f in taken)])
+    return None if any(s.stride != 1 for s in instruction.get("slice")) else _taken(instruction, ())
+
+
+def _taken(instruction: Instruction, starts: Sequence[Shape]) -> ShardingRule:
+    """Of a slice, with as many elements as the result has; starts: of the operands that say where it begins."""
+    made, sizes, taken = Builder(), instruction.operands[0].shape.dimensions, instruction.shape.dimensions
+    factors = [_along_slice(made, size, n, starts, reduced=True) for size, n in zip(sizes, taken)]
+    result = [f if size == n else made.factor(n, whole=True) for f, size, n in zip(factors, sizes, taken)]
+    return made.rule([tuple((f,) for f in factors), *map(made.wholes, starts)], [tuple((f,) for f in result)])
 
 
 def _along_slice(made: Builder, size: int, taken: int, starts: Sequence[Shape], reduced: bool) -> int:

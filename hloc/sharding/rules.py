@@ -30,8 +30,8 @@ class Reach(NamedTuple):
     (count-1) * stride + span from first * stride + offset on, some of them outside of the array.
 
     dilation  elements are so far apart, where positions are counted so; between them there is nothing
-    windows   of select-and-scatter, the factor being the elements that windows of this size and stride may cover: the
-              windows that cover a part, or all that they cover
+    windows   of select-and-scatter, the factor being the elements that windows of this size and stride may cover: what
+              is read is all elements of the windows that cover a part or, if is_source, one element of each window
     flipped   the elements are counted from the end of the dimension
     wraps     behind the last element comes the first; only of dimensions that divide evenly
     """
@@ -68,7 +68,7 @@ class ShardingRule:
     whole       factors that stay whole
     once        operands that partial results may hold only once: the others start from the combiner's identity
     again       whether partial results are joined by doing the op again on all of them
-    other       how the op may work on parts instead
+    other       another rule by which the op may work on parts, where that costs less
     running     factors along which results are those of all elements up to there: each part continues what the parts
                 before it come to. downward: from the last element on
     located     factors along which indices say where an op reads or writes: it does what falls into its part. Where

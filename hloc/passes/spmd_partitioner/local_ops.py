@@ -39,22 +39,29 @@ class LocalOp:
         """The op on the parts `values`; its result is whole where it has been joined."""
         values = self._prepared(self._reaching(list(values)))
         shape = self._shape(self.instruction.shape, iter(self.results))
-        special = _WRITERS.get(self.instruction.opcode)
-        made = special(self, values, shape) if special else self.plain(values, shape)
+        made = self._written(values, shape)
         if self.rule.again and self.partial:
             return self._reduced_again(made, values[len(values) // 2:])
         if joining is None or not self.partial:
             return made
         return self._joined(made, joining)
 
+    def _written(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
+        opcode, located = self.instruction.opcode, self._located()
+        if located:
+            return _AT_INDICES[opcode](self, values, shape, located)
+        special = _WRITERS.get(opcode)
+        return special(self, values, shape) if special else self.plain(values, shape)
+
     def plain(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
         """The op itself."""
         return self.emitter.add(self.instruction.opcode, shape, values, self._attributes(values, shape))
 
-    def located(self, number: int) -> dict[int, Axes]:
-        """The dimensions of an operand that are divided where indices say the places, and the axes along them."""
-        return {d: self.known[f] for d, factors in enumerate(self.rule.operands[number]) for f in factors
-                if f in self.rule.located and f in self.known}
+    def _located(self) -> dict[int, Axes]:
+        """The dimensions of the first operand that are divided where indices say the places, and the axes along
+        them."""
+        return {d: self.known[f] for d, factors in enumerate(self.rule.operands[0] if self.rule.located else ())
+                for f in factors if f in self.rule.located and f in self.known}
 
     def _shape(self, shape: Shape, results: Iterator[AxisSharding]) -> Shape:
         if shape.is_aggregate:
@@ -85,13 +92,14 @@ class LocalOp:
 
     def _filling(self, values: Sequence[Instruction], number: int) -> Instruction | None:
         """What an op with windows has for elements outside of an operand; None where it reads none."""
-        opcode, zero = self.instruction.opcode, self.emitter.e.constant(0, values[number].shape.element_type)
+        opcode, shape = self.instruction.opcode, values[number].shape
         if opcode == "pad":
             return values[1]
         if opcode == "reduce-window" and combiner_of(self.instruction) is not None:
-            shape = values[number].shape
             return self.emitter.e.constant(self._identity(shape), shape.element_type)
-        return zero if opcode == "convolution" or opcode == "select-and-scatter" and number == 1 else None
+        if opcode == "convolution" or opcode == "select-and-scatter" and number == 1:
+            return self.emitter.e.constant(0, shape.element_type)
+        return None
 
     # -- partial results -----------------------------------------------------------------------------------------------
 
@@ -103,10 +111,9 @@ class LocalOp:
         return "or" if self.instruction.shape.kind == "pred" else "add"
 
     def _prepared(self, values: list[Instruction]) -> list[Instruction]:
-        """Operands, of which what pads a reduced dimension does nothing; what counts once is on one device only."""
-        if not self.partial:
-            return self._without_padding(values)
-        if self.rule.again:
+        """Operands, where padding of a reduced dimension does not change a result, and what counts once is on one
+        device only."""
+        if not self.partial or self.rule.again:
             return self._without_padding(values)
         if self.instruction.opcode == "reduce":
             self.started = values[1]
@@ -131,15 +138,14 @@ class LocalOp:
                     continue
                 if any(f in self.rule.reduced - self.rule.located and f in self.known for f in factors):
                     values[number] = self.emitter.masked(values[number], sizes, sharding, d,
-                                                                 self._neutral(values, number))
+                                                         self._neutral(values, number))
         return values
 
     def _neutral(self, values: Sequence[Instruction], number: int) -> Any:
         """What an operand has where it pads a dimension that is reduced."""
         if self.rule.again:
             return values[len(values) // 2 + number]
-        is_reduction = self.rule.once == () and self.instruction.opcode == "reduce"
-        return self._identity(values[number].shape) if is_reduction else 0
+        return self._identity(values[number].shape) if self.instruction.opcode == "reduce" else 0
 
     def _identity(self, shape: Shape) -> np.ndarray:
         """What the combiner joins to nothing."""
@@ -162,7 +168,7 @@ class LocalOp:
         return np.array(limits.min if opcode == "maximum" else limits.max).astype(dtype)
 
     def _reduced_again(self, made: Instruction, starts: Sequence[Instruction]) -> Instruction:
-        """Partial results of all devices, behind one another, reduced."""
+        """The result from the partial results of all devices: these are gathered, and reduced by the same op."""
         e, parts = self.emitter.e, [made]
         if made.shape.is_tuple:
             parts = [e.op("get-tuple-element", made, index=n) for n in range(len(starts))]
@@ -193,7 +199,6 @@ class LocalOp:
         e = self.emitter.e
         offset = e.convert(self.emitter.part_number(axes, made.shape.dimensions[d]), made.shape.element_type)
         return e.op("add", made, e.spread(offset, made.shape))
-
 
     def reverse(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
         """Along dimensions whose elements have been fetched they have been reversed."""
@@ -234,48 +239,36 @@ class LocalOp:
                                               self.results[0].dimensions[d])
         return made
 
-    def gather(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
-        divided = self.located(0)
-        if not divided:
-            return self.plain(values, shape)
+    # -- along dimensions of which indices say the places --------------------------------------------------------------
+
+    def gather(self, values: Sequence[Instruction], shape: Shape, divided: lookups.Divided) -> Instruction:
         parts = values[0].shape.dimensions
         own, inside = lookups.local_gather_indices(self.emitter, self.instruction, values[1], parts, divided)
         made = self.plain([values[0], own], shape)
         return lookups.masked_gather(self.emitter, self.instruction, made, inside)
 
-    def scatter(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
-        divided, count = self.located(0), len(values) // 2
-        if not divided:
-            return self.plain(values, shape)
+    def scatter(self, values: Sequence[Instruction], shape: Shape, divided: lookups.Divided) -> Instruction:
+        count = len(values) // 2
         own = lookups.local_scatter_indices(self.emitter, self.instruction, values[count], values[0].shape.dimensions,
                                             divided)
         return self.plain([*values[:count], own, *values[count + 1:]], shape)
 
-    def slice(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
-        divided = self.located(0)
-        if not divided:
-            return self.plain(values, shape)
+    def slice(self, values: Sequence[Instruction], shape: Shape, divided: lookups.Divided) -> Instruction:
         starts = [self.emitter.e.constant(s.start, "s32") for s in self.instruction.get("slice")]
-        return lookups.dynamic_slice(self.emitter, self.instruction, [*values, *starts], shape.dimensions, divided)
+        return self.dynamic_slice([*values, *starts], shape, divided)
 
-    def dynamic_slice(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
-        divided = self.located(0)
-        if not divided:
-            return self.plain(values, shape)
+    def dynamic_slice(self, values: Sequence[Instruction], shape: Shape, divided: lookups.Divided) -> Instruction:
         return lookups.dynamic_slice(self.emitter, self.instruction, values, shape.dimensions, divided)
 
-    def dynamic_update_slice(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
-        divided = self.located(0)
-        if not divided:
-            return self.plain(values, shape)
+    def dynamic_update_slice(self, values: Sequence[Instruction], shape: Shape,
+                             divided: lookups.Divided) -> Instruction:
         return lookups.dynamic_update_slice(self.emitter, self.instruction, values, divided)
 
 
-_WRITERS = {"iota": LocalOp.iota, "concatenate": LocalOp.concatenate,
-            "reverse": LocalOp.reverse, "slice": LocalOp.slice,
-            "reduce-window": LocalOp.reduce_window, "select-and-scatter": LocalOp.select_and_scatter,
-            "gather": LocalOp.gather, "scatter": LocalOp.scatter, "dynamic-slice": LocalOp.dynamic_slice,
-            "dynamic-update-slice": LocalOp.dynamic_update_slice}
+_WRITERS = {"iota": LocalOp.iota, "concatenate": LocalOp.concatenate, "reverse": LocalOp.reverse,
+            "reduce-window": LocalOp.reduce_window, "select-and-scatter": LocalOp.select_and_scatter}
+_AT_INDICES = {"gather": LocalOp.gather, "scatter": LocalOp.scatter, "slice": LocalOp.slice,
+               "dynamic-slice": LocalOp.dynamic_slice, "dynamic-update-slice": LocalOp.dynamic_update_slice}
 
 
 def _is_constant(value: Instruction | None, wanted: np.ndarray) -> bool:

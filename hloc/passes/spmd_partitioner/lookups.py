@@ -168,5 +168,3 @@ def dynamic_update_slice(emitter: Emitter, instruction: Instruction, values: Seq
         inside = here if inside is None else e.op("and", inside, here)
     assert inside is not None
     return e.op("dynamic-update-slice", x, e.chosen(inside, update, old), *windows.begins)
-
-
