@@ -49,7 +49,7 @@ LEAST_SHARE = 1 / 200            # of the peak, that an array must take
 def hlo_rematerialization(module: Module, context: PassContext) -> bool:
     """Lower the peak to the limit, or as far as possible; without a limit, as far as it is nearly free.
 
-    True if anything is computed again."""
+    True if anything is computed again or kept on the host."""
     limit = context.option("memory_limit")
     if limit is None:
         rematerializer = Rematerializer(module, context.machine, 0)
@@ -77,7 +77,7 @@ class Rematerializer:
     def __init__(self, module: Module, machine: Machine, budget: int):
         self.module, self.machine, self.budget = module, machine, budget
         self.refused: set[tuple[object, ...]] = set()
-        self.has_host = machine.host_bandwidth > 0          # with memory of its own
+        self.has_host = machine.host_bandwidth > 0          # whose memory is another than the device's
         self.clones = Clones()
         self.saved: list[Saved] = []
         self.known: dict[Profile, list[Recomputation | Offloading]] = {}
@@ -217,9 +217,9 @@ class Rematerializer:
         return max(found, key=lambda c: c.saved / c.seconds, default=None)
 
     def candidates(self, profile: Profile) -> Iterator[Recomputation | Offloading]:
-        """What frees memory at the peak of a computation; without a limit, nothing goes to the host."""
+        """What frees memory at the peak of a computation."""
         yield from self.recomputations(profile)
-        for value, after in profile.idle(profile.busiest) if self.has_host and self.budget else ():
+        for value, after in profile.idle(profile.busiest) if self.has_host else ():
             moved = offloading(profile, value, after, self.machine)
             if moved is not None:
                 yield moved

@@ -17,10 +17,9 @@ from hloc.analysis.aliasing import Value
 from hloc.ir import Computation, Instruction
 from hloc.machine import Machine
 from hloc.passes.hlo_rematerialization.profile import Profile
+from hloc.passes.hlo_rematerialization.readers import redirect
 from hloc.passes.hlo_rematerialization.recomputation import Clones, Saved
 from hloc.passes.rewriter import Names
-
-RESHAPES = frozenset(["bitcast", "reshape"])
 
 
 class Offloading(NamedTuple):
@@ -33,11 +32,6 @@ class Offloading(NamedTuple):
     before: int
     saved: int
     seconds: float
-    chain: tuple[Instruction, ...] = ()
-
-    @property
-    def wanted(self) -> Instruction:
-        return self.source
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -51,48 +45,27 @@ class Offloading(NamedTuple):
 
     def apply(self, names: Names, clones: Clones) -> Callable[[], None]:
         """Insert both copies; later readers read the second one. Returns what undoes it."""
-        order, old_operands = self.computation.instructions, {}
-        shape = self.source.shape
+        order, shape = self.computation.instructions, self.source.shape
         far = Instruction(names.fresh(f"{self.source.name}.host"), "copy", shape.in_space(True), [self.source], {},
                           span=self.source.span)
         near = Instruction(names.fresh(f"{self.source.name}.back"), "copy", shape.in_space(False), [far], {},
                            span=self.source.span)
-        views: list[Instruction] = []
-        made: dict[Instruction, Instruction] = {}
-        readers = order[self.before:]
-        for reader in readers:
-            if reader.opcode in RESHAPES:
-                continue                                    # copied with its readers
-            anew = [self._replaced(o, near, made, names, views) for o in reader.operands]
-            if anew != reader.operands:
-                old_operands[reader], reader.operands = reader.operands, anew
-        behind = self.made + 1
-        self.computation.instructions = [*order[:behind], far, *order[behind:self.before], near, *views, *readers]
+        self.computation.instructions = [*order[:self.made + 1], far, *order[self.made + 1:]]
+        replaced = {i: near for i in order if _is_leaf(i, self.value)}
+        undo_readers = redirect(self.computation, self.before + 1, [near], replaced, names)
 
         def undo() -> None:
+            undo_readers()
             self.computation.instructions = order
-            for reader, operands in old_operands.items():
-                reader.operands = operands
         return undo
 
-    def _replaced(self, operand: Instruction, near: Instruction, made: dict[Instruction, Instruction], names: Names,
-                  new_views: list[Instruction]) -> Instruction:
-        """The replacement of `operand`: the array that came back, if it is that array or a reshape of it."""
-        views: list[Instruction] = []
-        source = operand
-        while source.opcode in RESHAPES:
-            views.append(source)
-            source = source.operands[0]
-        is_it = source is self.value.instruction and source.shape.is_array or source.opcode == "get-tuple-element" and (
-            source.operands[0] is self.value.instruction and source.get("index") == self.value.leaf)
-        if not is_it:
-            return operand
-        for view in reversed(views):
-            if view not in made:
-                made[view] = view.copy(name=names.fresh(view.name), control_predecessors=(),
-                                       operands=[made.get(view.operands[0], near)])
-                new_views.append(made[view])
-        return made[operand] if views else near
+
+def _is_leaf(instruction: Instruction, value: Value) -> bool:
+    """Whether the instruction is the array of a value: its maker, or that element of a tuple that its maker gives."""
+    if instruction.shape.is_array and instruction is value.instruction:
+        return True
+    return instruction.opcode == "get-tuple-element" and instruction.operands[0] is value.instruction \
+        and instruction.get("index") == value.leaf
 
 
 def offloading(profile: Profile, value: Value, before: int, machine: Machine) -> Offloading | None:
@@ -100,9 +73,7 @@ def offloading(profile: Profile, value: Value, before: int, machine: Machine) ->
     order, maker = profile.computation.instructions, value.instruction
     if profile.overwritten.get(value, before) < before:
         return None
-    source = maker if maker.shape.is_array else next(
-        (i for i in order if i.opcode == "get-tuple-element" and i.operands[0] is maker and i.shape.is_array
-         and i.get("index") == value.leaf), None)
+    source = next((i for i in order if _is_leaf(i, value)), None)
     if source is None or not source.shape.is_array or maker.shape.is_tuple and not all(
             s.is_array for s in maker.shape.tuple_shapes):
         return None

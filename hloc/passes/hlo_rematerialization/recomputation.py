@@ -16,15 +16,15 @@ from hloc.analysis.effects import has_side_effect
 from hloc.analysis.fusible import in_place_operands
 from hloc.ir import Computation, Instruction
 from hloc.passes.hlo_rematerialization.profile import NOT_OURS, Profile
+from hloc.passes.hlo_rematerialization.readers import VIEWS, redirect
 from hloc.passes.rewriter import Names
 
 LONGEST_CHAIN = 16               # kernels
-VIEWS = frozenset(["bitcast", "reshape", "get-tuple-element"])
 
 
 class Saved(NamedTuple):
-    """An array that does not stay in memory until its reader. how: "computed again"; size in bytes; kernels: that run
-    again; seconds: what that takes, roughly."""
+    """An array that does not stay in memory until its reader. how: "computed again" or "kept on the host"; size in
+    bytes; kernels: that run again; seconds: what that takes, roughly."""
 
     how: str
     instruction: Instruction
@@ -92,7 +92,6 @@ class Recomputation(NamedTuple):
 
     def apply(self, names: Names, clones: Clones) -> Callable[[], None]:
         """Insert the chain; later readers read the new arrays. Returns what undoes it."""
-        order, old_operands = self.computation.instructions, {}
         made = dict(self.reused)
         new = []
         for old in self.chain:
@@ -100,41 +99,14 @@ class Recomputation(NamedTuple):
                                  operands=[made.get(o, o) for o in old.operands])
             new.append(made[old])
             clones.add(made[old], old)
-        views: list[Instruction] = []
-        readers = order[self.before:]
-        for reader in readers:
-            if reader.opcode in VIEWS:
-                continue                                    # copied with its readers
-            anew = [self._replaced(o, made, names, views) for o in reader.operands]
-            if anew != reader.operands:
-                old_operands[reader], reader.operands = reader.operands, anew
-        self.computation.instructions = [*order[:self.before], *new, *views, *readers]
+        replaced = {self.wanted: made[self.wanted]}
+        undo_readers = redirect(self.computation, self.before, new, replaced, names, self.leaves)
 
         def undo() -> None:
-            self.computation.instructions = order
-            for reader, operands in old_operands.items():
-                reader.operands = operands
+            undo_readers()
             for clone in new:
                 clones.drop(clone)
         return undo
-
-    def _replaced(self, operand: Instruction, made: dict[Instruction, Instruction], names: Names,
-                  new_views: list[Instruction]) -> Instruction:
-        """The replacement of `operand`: the new array, if it is a wanted one or a view of one."""
-        views: list[Instruction] = []
-        source = operand
-        while source is not self.wanted and source.opcode in VIEWS:
-            views.append(source)
-            source = source.operands[0]
-        if source is not self.wanted or views and views[-1].opcode == "get-tuple-element" \
-                and views[-1].get("index") not in self.leaves:
-            return operand
-        for view in reversed(views):
-            if view not in made:
-                made[view] = view.copy(name=names.fresh(view.name), control_predecessors=(),
-                                       operands=[made[view.operands[0]]])
-                new_views.append(made[view])
-        return made[operand]
 
 
 def recomputation(profile: Profile, wanted: Instruction, leaves: frozenset[int], place: int, before: int,
