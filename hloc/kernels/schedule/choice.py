@@ -17,7 +17,7 @@ from hloc.kernels.ir import SERIAL, For, Stmt
 from hloc.kernels.schedule.cost import constants, cost
 from hloc.kernels.schedule.lowering import enough_bytes, lower
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
-from hloc.kernels.schedule.steps import STEPS, TAILS, Step, apply_steps, steps_text
+from hloc.kernels.schedule.steps import MASK, OVERLAP, PEEL, STEPS, Step, apply_steps, steps_text
 from hloc.kernels.vectors import bits_of
 from hloc.machine import Machine
 
@@ -67,7 +67,7 @@ def whole_vectors(loop: For, machine: Machine) -> tuple[Stmt, ...]:
     with suppress(Refused):
         nest = nest_of(loop)
         found += [lower(apply_steps(nest, steps, STEPS), count()) for steps in lanes_along(nest, machine)
-                  if len(steps) == 2 and TAILS[0] in steps[0][1]]
+                  if len(steps) == 2 and OVERLAP in steps[0][1]]
     return min(found, key=lambda body: cost(body, constants(machine.arch)))
 
 
@@ -82,7 +82,8 @@ def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
     axis, extent = nest.loop.name, nest.axes[0].extent
     lanes = machine.vector_bytes * 8 // max(bits_of(t) for t in nest.types)
     while lanes > 1 and enough_bytes(nest.types, lanes):
-        for tail in TAILS[2:] if extent is None or extent < lanes else TAILS[:2] if extent % lanes else TAILS[:1]:
+        tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if extent % lanes else (OVERLAP,)
+        for tail in tails:
             steps: tuple[Step, ...] = (("split", (axis, lanes, tail)), ("vectorize", (axis + "i", lanes)))
             for several in ACCUMULATORS:
                 yield steps + _several(nest, axis + "o", several)
@@ -94,4 +95,4 @@ def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
 def _several(nest: Nest, axis: str, n: int) -> tuple[Step, ...]:
     if n == 1:
         return ()
-    return (("rfactor", (axis, n)),) if nest.reduces else (("split", (axis, n, "peel")), ("unroll", (axis + "i",)))
+    return (("rfactor", (axis, n)),) if nest.reduces else (("split", (axis, n, PEEL)), ("unroll", (axis + "i",)))

@@ -16,6 +16,7 @@ from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Const, Expr, F
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.lanes import ACCUMULATOR, GROUP, PLACE, VALUE, Piece, in_all_lanes, part_name, piece
 from hloc.kernels.schedule.nest import UNROLL, Nest, Refused
+from hloc.kernels.schedule.steps import MASK, OVERLAP
 from hloc.kernels.vectors import bits_of, bytes_of, element_of, is_vector, lanes_of, vector
 
 LEAST_BYTES = 16                # of a register
@@ -64,7 +65,7 @@ class _Lowering:
         extent = self.nest.loop.extent
         whole, rest = divmod(extent, self.lanes)
         moved_back: Piece | None = None
-        if rest and self.tail == "overlap":                     # first: a store may be to what it reads
+        if rest and self.tail == OVERLAP:                     # first: a store may be to what it reads
             moved_back = self.piece(Const(extent - self.lanes, INDEX), self.lanes)
             self.take(moved_back, self.lanes, 0, self.lanes - rest)
         groups = whole // self.copies
@@ -76,7 +77,7 @@ class _Lowering:
             self.out += made.stores
         if moved_back is not None:
             self.out += moved_back.stores
-        elif rest and self.tail == "mask":
+        elif rest and self.tail == MASK:
             self.masked(Const(whole * self.lanes, INDEX), Const(rest, INDEX))
         elif rest:
             self.peel(whole * self.lanes, rest)
@@ -86,7 +87,7 @@ class _Lowering:
 
     def of_unknown_extent(self, extent: Expr) -> None:
         """A loop over whole groups, and one over the vectors after these."""
-        if self.tail != "mask":
+        if self.tail != MASK:
             raise Refused(f"the number of iterations is not constant: no {self.tail}")
         size = self.lanes * self.copies
         groups = index_apply("divide", extent, Const(size, INDEX))

@@ -21,23 +21,23 @@ from hloc.kernels.schedule.nest import UNROLL, Axis, Nest, Refused, Split
 
 N = TypeVar("N")
 Step = tuple[str, tuple[str | int, ...]]
-TAILS = ("overlap", "peel", "mask")
+TAILS = OVERLAP, PEEL, MASK = "overlap", "peel", "mask"
 MOST_UNROLLED = 16
 _STEP = re.compile(r"(\w+)\(([^()]*)\)\s*")
 
 
-def split(nest: Nest, axis: str, n: int, tail: str = "peel") -> Nest:
+def split(nest: Nest, axis: str, n: int, tail: str = PEEL) -> Nest:
     """Two axes for one: blocks of n iterations, and the iterations of a block."""
     one = nest.axis(axis)
-    if n < 2 or one.extent is not None and n > one.extent and tail != "mask":
+    if n < 2 or one.extent is not None and n > one.extent and tail != MASK:
         raise Refused(f"{axis} has {one.extent} iterations: no blocks of {n}")
-    if one.extent is None and tail not in ("mask", "peel"):
-        raise Refused(f"the number of iterations of {axis} is not constant: no {tail}")
     if tail not in TAILS:
         raise Refused(f"{tail} is no tail: {', '.join(TAILS)}")
+    if one.extent is None and tail == OVERLAP:
+        raise Refused(f"the number of iterations of {axis} is not constant: no {tail}")
     if one.kind != SERIAL:
         raise Refused(f"{axis} is {one.kind}")
-    if any(axis in (s.outer, s.inner) for s in nest.splits) and tail != "peel":
+    if any(axis in (s.outer, s.inner) for s in nest.splits) and tail != PEEL:
         raise Refused(f"only {nest.loop.name} may have a tail that overlaps")
     pair = Axis(axis + "o", one.extent and one.extent // n), Axis(axis + "i", n)
     return nest._replace(axes=tuple(b for a in nest.axes for b in (pair if a is one else (a,))),
@@ -69,7 +69,7 @@ def unroll(nest: Nest, axis: str) -> Nest:
 
 def rfactor(nest: Nest, axis: str, n: int) -> Nest:
     """n accumulators, which take the iterations of an axis in turn and are joined at the end."""
-    nest = unroll(split(nest, axis, n, "peel"), axis + "i")
+    nest = unroll(split(nest, axis, n), axis + "i")
     return nest._replace(accumulators=nest.accumulators | {axis + "i"})
 
 
