@@ -52,7 +52,8 @@ def measure(m: Module, most: int) -> Iterator[dict]:
     from hloc.targets import find
     from hloc.tools.schedules import schedules_of
     loops = schedules_of(hloc.load(m.text), find("cpu"))
-    for loop in loops if len(loops) == 1 + any(one.is_over_rows for one in loops) else ():
+    over_rows, along = ([one for one in loops if one.is_over_rows == which] for which in (True, False))
+    for loop in (own[0] for own in (over_rows, along) if len(own) == 1):
         times: dict[str, float] = {}
         for candidate in loop.ranked[:most]:
             schedule = Source(f"{loop.name} {candidate.text}")
