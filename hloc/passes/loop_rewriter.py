@@ -37,8 +37,8 @@ def rewrite_loops(module: Module, change: Change, revisit: bool = False) -> bool
 # -- carried elements --------------------------------------------------------------------------------------------------
 
 def carrying(loop: Loop, values: Sequence[Instruction], rewriter: Rewriter) -> tuple[Instruction, list[Instruction]]:
-    """The loop with `values` as further elements, which do not change, in a tuple of the old shape; and what reads them
-    in the body."""
+    """The loop with `values` as further elements, which the body hands on, in a tuple of the old shape; and what reads
+    them in the body."""
     shape = loop.instruction.shape
     new, carries = extended(loop, loop.initial, values, rewriter)
     return rewriter.add("tuple", shape, elements_of(new, rewriter)[:len(shape.tuple_shapes)]), carries
@@ -61,8 +61,8 @@ def elements_of(loop: Instruction, rewriter: Rewriter) -> list[Instruction]:
 
 
 def _carried(loop: Loop, shape: Shape, count: int) -> list[Instruction]:
-    """Make body and condition carry the last `count` elements of `shape`, which do not change, too: what reads them in
-    the body."""
+    """Make body and condition carry the last `count` elements of `shape`, too, which the body hands on: what reads them
+    in the body."""
     body = loop.body
     state = body.parameters[0]
     first = len(shape.tuple_shapes) - count
@@ -92,7 +92,7 @@ def made_of(values: Iterable[Instruction], among: Iterable[Instruction]) -> list
 
 def copied(order: Iterable[Instruction], known: Mapping[Instruction, Instruction],
            adopt: Callable[[Instruction, list[Instruction]], Instruction]) -> dict[Instruction, Instruction]:
-    """What stands for each instruction: `known`, else a copy that adopt(instruction, operands) makes."""
+    """What each instruction is replaced by: `known`, else a copy that adopt(instruction, operands) makes."""
     made = dict(known)
     for instruction in order:
         if instruction not in made:

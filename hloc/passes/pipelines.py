@@ -98,7 +98,7 @@ COLLECTIVES: tuple[Pass | Repeat, ...] = (
     reduce_scatter_combiner,
 )
 
-# Where a device can send and compute at the same time: behind COLLECTIVES, with the option `pipelined`.
+# Where a device can send and compute at the same time: behind COLLECTIVES, with the option `pipelined` (pipeline_for).
 collective_pipeliner = LazyPass("collective_pipeliner", "while")
 windowed_einsum = LazyPass("windowed_einsum", "dot")
 PIPELINED: tuple[Pass | Repeat, ...] = (
@@ -280,5 +280,7 @@ def pipeline_for(target: str, pipelined: bool = False) -> tuple[Pass | Repeat, .
     if target not in PIPELINES:
         raise UsageError(f"no pipeline for target {target!r}", hint=f"targets: {', '.join(PIPELINES)}")
     passes = PIPELINES[target]
-    place = passes.index(while_loop_trip_count_annotator) if pipelined else 0
-    return (*passes[:place], *PIPELINED, *passes[place:]) if pipelined else passes
+    if not pipelined:
+        return passes
+    place = passes.index(while_loop_trip_count_annotator)         # behind COLLECTIVES; trip counts change
+    return (*passes[:place], *PIPELINED, *passes[place:])

@@ -15,15 +15,7 @@ from hloc.analysis.loop_annotations import known_trip_count
 from hloc.analysis.while_loops import Loop, element_read
 from hloc.ir import Instruction, Module
 from hloc.passes.context import PassContext
-from hloc.passes.loop_rewriter import (
-    CopiesInBody,
-    copied,
-    elements_of,
-    extended,
-    made_of,
-    reads_replaced,
-    rewrite_loops,
-)
+from hloc.passes.loop_rewriter import CopiesInBody, carrying, copied, made_of, reads_replaced, rewrite_loops
 from hloc.passes.rewriter import Names, Rewriter, remove_dead
 
 LEFT_ALONE = frozenset(["while", "conditional", "call", "custom-call"])
@@ -42,11 +34,10 @@ def change(loop: Loop, rewriter: Rewriter) -> Instruction | None:
     if any(i.opcode in LEFT_ALONE or has_side_effect(i) or i.control_predecessors for i in order):
         return None
     first = copied(order, reads_replaced(order, loop, loop.initial), rewriter.adopt)[root]
-    old = loop.instruction.shape
-    new, _ = extended(loop, loop.initial, [first], rewriter)
+    new, _ = carrying(loop, [first], rewriter)
     _compute_next(loop, order)
     _read_flag(loop)
-    return rewriter.add("tuple", old, elements_of(new, rewriter)[:len(old.tuple_shapes)])
+    return new
 
 
 def _compute_next(loop: Loop, order: list[Instruction]) -> None:
