@@ -53,7 +53,7 @@ def _annotation(arrays: Iterable[Instruction], axis: int, divided: Partition) ->
 def causes_of(collective: Instruction, causes: Causes, joined: Mapping[int, Iterable[int]]) -> tuple[Cause, ...]:
     """Of a collective after passes, with those that became one with it; joined: their channels, by its channel."""
     return by_annotation(cause for channel in _channels(collective.get("channel_id", 0), joined)
-                    for cause in causes.get(channel, ()))
+                         for cause in causes.get(channel, ()))
 
 
 def _channels(channel: int, joined: Mapping[int, Iterable[int]]) -> Iterator[int]:

@@ -15,7 +15,7 @@ from hloc.ir.types import INTEGRAL
 from hloc.ops.collectives import EXCHANGES, OWN_NUMBERS
 from hloc.passes.rewriter import control_dependent
 
-SOURCES = frozenset(["constant", "iota", *OWN_NUMBERS])
+SIMPLE = frozenset(["constant", "iota", *OWN_NUMBERS]) | DATA_MOVEMENT | EXCHANGES
 
 
 def counters(loop: Loop) -> dict[int, int]:
@@ -42,7 +42,7 @@ def predictable(loop: Loop) -> dict[Instruction, bool]:
 def _is_simple(instruction: Instruction) -> bool:
     if not instruction.shape.is_array:
         return False
-    return instruction.opcode in SOURCES | DATA_MOVEMENT | EXCHANGES or is_elementwise(instruction)
+    return instruction.opcode in SIMPLE or is_elementwise(instruction)
 
 
 def after(loop: Loop, element: int, iterations: int) -> int | None:

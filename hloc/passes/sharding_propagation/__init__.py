@@ -25,7 +25,7 @@ from hloc.passes.sharding_propagation.graph import (
     has_dynamic_size,
 )
 from hloc.passes.sharding_propagation.propagation import Propagation
-from hloc.passes.sharding_propagation.shifts import say_shifts
+from hloc.passes.sharding_propagation.shifts import merge_slices_into_pads
 from hloc.sharding.annotation import Sharding
 from hloc.sharding.meshes import AxisSharding, DeviceMesh, axes_of, mesh_of, replicated
 from hloc.sharding.text import parse_sharding
@@ -41,7 +41,7 @@ def sharding_propagation(module: Module, context: PassContext) -> bool:
     if mesh.size == 1:
         return False
     for computation in reachable_computations(module.entry):
-        say_shifts(computation)
+        merge_slices_into_pads(computation)
     graph = Graph(module)
     propagation = Propagation(graph, mesh, *_given(graph, mesh, context))
     for instruction in filter(is_open, graph.nodes):

@@ -7,7 +7,6 @@ array that is only spread takes the sharding of what it meets.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Mapping as Mapping_
 
 from hloc.ir import Instruction
 from hloc.passes.sharding_propagation.graph import Edge, Graph, Node
@@ -26,11 +25,11 @@ class Propagation:
     each node, by axis, the annotation that it is from."""
 
     def __init__(self, graph: Graph, mesh: DeviceMesh, given: dict[Node, AxisSharding],
-                 givers: Mapping_[Node, Instruction]):
+                 givers: dict[Node, Instruction]):
         self.graph, self.mesh = graph, mesh
         self.fixed = set(given)
         self.shardings: dict[Node, AxisSharding] = dict(given)
-        self._passed: dict[tuple[int, bool], list[AxisSharding]] = {}      # by edge and way: what it has been done for
+        self._passed: dict[tuple[int, bool], list[AxisSharding]] = {}      # by edge, and whether forward: see _sweep
         self.origins: dict[Node, dict[int, Instruction]] = {
             node: dict.fromkeys(given[node].used, giver) for node, giver in givers.items()}
         self._spread_manual()
@@ -56,6 +55,7 @@ class Propagation:
                     break
 
     def _sweep(self, edges: Iterable[Edge], is_last: bool) -> bool:
+        """Pass along each edge, but for those that changed nothing last time and whose arrays are divided as then."""
         changed = False
         for edge in edges:
             key = id(edge), is_last or edge.kind not in SPREADING

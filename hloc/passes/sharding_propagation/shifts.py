@@ -12,7 +12,8 @@ from hloc.ir import Computation, Instruction, PaddingDim
 from hloc.passes.rewriter import Rewriter, rewrite
 
 
-def say_shifts(computation: Computation) -> None:
+def merge_slices_into_pads(computation: Computation) -> None:
+    """Replace each slice of a pad by one pad, where neither has strides or holes and the pad has no annotation."""
     rewrite(computation, _slice_of_pad, opcodes=("slice",), expands=True)
 
 

@@ -47,7 +47,7 @@ class Joining(NamedTuple):
 @lru_cache(maxsize=4096)
 def choose(rule: ShardingRule, operands: tuple[Side | None, ...], results: tuple[Side, ...], mesh: DeviceMesh,
            manual: frozenset[int]) -> tuple[float, FactorAxes]:
-    """The axes of each factor, and what that costs."""
+    """What the best way costs, and the axes of each factor by it."""
     best: tuple[float, FactorAxes] | None = None
     for known in _candidates(rule, operands, results, mesh, manual):
         steps = math.prod(n / mesh.count(known.get(f, ())) for f, n in enumerate(rule.sizes) if n)

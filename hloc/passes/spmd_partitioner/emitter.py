@@ -35,7 +35,7 @@ class Emitter(Body):
         self.like: Instruction | None = None
         self.moved: Instruction | None = None
         self.e = Expressions(self)
-        self._numbers: dict[bytes, Instruction] = {}
+        self._numbers: dict[tuple, Instruction] = {}
         self._resharded: dict[tuple, Instruction] = {}
         self._partition: Instruction | None = None
 
@@ -65,7 +65,7 @@ class Emitter(Body):
         """This device's entry of a table whose first dimension is the devices'; s32."""
         if (table == table[0]).all():
             return self.e.constant(table[0], "s32")
-        key = repr(table.shape).encode() + table.tobytes()
+        key = (table.shape, table.tobytes())
         if key not in self._numbers:
             if self._partition is None:
                 self._partition = self.e.convert(self.e.op("partition-id", shape=array("u32")), "s32")

@@ -6,8 +6,8 @@
     f32[8,8]  {x along 0}  ->  {}                      gather
 
 Slices come as early as they can: what follows is smaller then. Where several steps send, a search over shardings in
-between finds those that send least. Along a dimension that does not divide evenly, before or
-after, all parts are gathered and cut anew.
+between finds those that send least. Along a dimension that does not divide evenly, before or after, all parts are
+gathered and cut anew.
 """
 from __future__ import annotations
 
@@ -37,16 +37,13 @@ class Step(NamedTuple):
 def steps_between(sizes: Sequence[int], source: Sequence[Axes], target: Sequence[Axes],
                   mesh: DeviceMesh) -> tuple[Step, ...]:
     """The steps from `source` to `target` of an array of such sizes."""
-    if source == target:
-        return ()
-    return _steps(tuple(sizes), tuple(source), tuple(target), mesh)
+    source, target = tuple(source), tuple(target)
+    return () if source == target else _steps(tuple(sizes), source, target, mesh)
 
 
 @lru_cache(maxsize=4096)
 def _steps(sizes: tuple[int, ...], source: tuple[Axes, ...], target: tuple[Axes, ...],
            mesh: DeviceMesh) -> tuple[Step, ...]:
-    if source == target:
-        return ()
     straight = _Resharding(sizes, source, target, mesh)
     found = straight.steps()
     if any(straight.uneven) or sum(step.sent > 0 for step in found) < 2:

@@ -183,8 +183,9 @@ def drafts(window: Window) -> list[Instruction]:
         dot.operands, (window.dimension, window.other_dimension)[::1 if window.side == 0 else -1])]
     product = Instruction("part", "dot", window.part_of_result, operands, dot.attributes, span=dot.span)
     moved = operands[window.side] if window.gathers else product
-    channel = {key: window.collective.get(key) for key in ("channel_id",) if key in window.collective.attributes}
-    permute = Instruction("moved", "collective-permute", moved.shape, [moved], {**window.ring.permute, **channel})
+    permute = Instruction("moved", "collective-permute", moved.shape, [moved], dict(window.ring.permute))
+    if window.collective.get("channel_id") is not None:
+        permute.attributes["channel_id"] = window.collective.get("channel_id")
     if window.gathers and window.result_dimension is not None:
         joined = Instruction("joined", "dynamic-update-slice", dot.shape, [dot, product])
     else:
