@@ -67,12 +67,6 @@ class PassContext:
     made_for: dict[int, tuple[Instruction, ...]] = field(default_factory=dict)
     joined: dict[int, list[int]] = field(default_factory=dict)
 
-    def join(self, kept: Instruction, others: Iterable[Instruction]) -> None:
-        """Note that a collective stands for others, too."""
-        channel = kept.get("channel_id")
-        if channel is not None:
-            self.joined.setdefault(channel, []).extend(o.get("channel_id") for o in others)
-
     def __post_init__(self) -> None:
         for name, value in self.options.items():
             if name not in OPTIONS:
@@ -81,6 +75,12 @@ class PassContext:
                                  hint=f"did you mean {near[0]}?" if near else "options: " + ", ".join(OPTIONS))
             if not _is_right(name, value):
                 raise UsageError(f"option {name} takes {OPTIONS[name][1]}, not {value!r}")
+
+    def join(self, kept: Instruction, others: Iterable[Instruction]) -> None:
+        """Note that one collective now does what the others did, too."""
+        channel = kept.get("channel_id")
+        if channel is not None:
+            self.joined.setdefault(channel, []).extend(o.get("channel_id") for o in others)
 
     def option(self, name: str) -> Any:
         """The value of an option, or what the environment says, or its default. UsageError for a variable that is

@@ -98,7 +98,8 @@ def of_matmul(producer: Instruction, group: Group, readers: list[Instruction], f
 
 
 def of_collectives(producer: Instruction, group: Group) -> str:
-    """What a matmul would wait for, that could be sent while it runs."""
+    """The result of a collective that an epilogue would read: the matmul (producer) would wait for it. Without the
+    epilogue, the collective can run beside the matmul, unless that needs its result itself."""
     sent = {p for p in group.parameters if _moved(p).opcode in EXCHANGES}
     needed, stack = {producer}, [producer] if sent else []
     while stack:
