@@ -63,7 +63,7 @@ def convolution(x: str, w: str, y: str, how: str, labels: str = "b01f_01io->b01f
 
 F32, S8, F8 = ("f32", "f32", "f32"), ("s8", "s8", "s32"), ("f8e4m3fn", "f8e5m2", "f32")
 GRADIENT = "f01b_i01o->01bf"
-PRODUCTS = [dot(F32, (1, 1)), dot(F32, (1, 0), (68, 36, 33)), dot(F32, (0, 1), (72, 40, 130), "3,"), dot(F32, (0, 0)),
+PRODUCTS = [dot(F32, (1, 1)), dot(F32, (1, 0), (68, 36, 33)), dot(F32, (0, 1), (72, 42, 130), "3,"), dot(F32, (0, 0)),
             dot(S8, (0, 0), (80, 140, 48), "2,"), dot(F8, (1, 0), (72, 144, 80))]
 CONVOLUTIONS = [
     convolution("3,6,7,64", "3,2,64,37", "3,6,7,37", "3x2 pad=3_1x0_2 rhs_dilate=2x2"),

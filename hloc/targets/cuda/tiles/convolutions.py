@@ -130,7 +130,7 @@ def _maps(asked: Asked, tiling: Tiling) -> tuple[TensorMap, ...]:
             map_of_filter(c, asked.offsets[1], tiling.constants["BN"], arguments[1], asked.width)
     for one, place in zip(lines, offsets(tiling, ELEMENT_TYPES[asked.facts["types"][1]].bytes, lines)[0]):
         right = TensorMap.of(len(tile.buffers), asked.width, place // asked.width,
-                             [(one.depth, 1), (one.rows, one.line), (1, 0), (1, 0)],
+                             [(one.line, 1), (one.rows, one.line), (1, 0), (1, 0)],
                              (tiling.constants["BK"], tiling.constants["BN"]))
     return left, right
 

@@ -43,8 +43,8 @@ class Lines(NamedTuple):
 
     @property
     def line(self) -> int:
-        """Elements from one row to the next."""
-        most = PIECE // self.width
+        """Elements from one row to the next, all of them written. Pairs change places within groups of 8."""
+        most = 8 if self.pairs else PIECE // self.width
         return -(-self.depth // most) * most
 
     @property

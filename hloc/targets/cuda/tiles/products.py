@@ -262,20 +262,21 @@ def maps_of(product: Product, tiling: Tiling, tile: Tile, names: tuple[str, str]
     arguments = [[b.name for b in tile.buffers].index(n) for n in names]
     lhs, rhs = product.lhs, product.rhs
     places, _ = offsets(tiling, ELEMENT_TYPES[dict(tile.parameters)["types"][1]].bytes, packed)
+    depths = [product.k, product.k]
     for one, place in zip(packed, places):
         side = (lhs, rhs)[one.side]
         each = one.rows * one.line
         inner = each if side[2] else 0
         start = (place // width, each * (product.inner if side[2] else 1) if side[1] else 0, inner)
-        arguments[one.side] = len(tile.buffers)
+        arguments[one.side], depths[one.side] = len(tile.buffers), one.line
         if one.side == 0:
             lhs = (*start, one.line, 1)
         else:
             rhs = (*start, 1, one.line)
     sides = ((product.m, lhs[3], lhs, lhs[4]), (product.n, rhs[4], rhs, rhs[3]))
     found = []
-    for argument, edge, (rows, apart, side, step) in zip(arguments, edges, sides):
-        depth = (product.k, step)
+    for argument, edge, k, (rows, apart, side, step) in zip(arguments, edges, depths, sides):
+        depth = (k, step)
         along, line = (depth, (rows, apart)) if depth[1] == 1 else ((rows, apart), depth)
         box = (LINE // width, edge if depth[1] == 1 else tiling.constants["BK"])
         found.append(TensorMap.of(argument, width, side[0],
