@@ -180,8 +180,9 @@ def launched(case: Case, launch: Callable[[int, Kernel | Tile, list[np.ndarray]]
     return results
 
 
-def compare(name: str, actual: np.ndarray, expected: np.ndarray) -> None:
-    """Equal integers; floats within what the element type allows, relative to the largest magnitude."""
+def compare(name: str, actual: np.ndarray, expected: np.ndarray, least: float = 0.0) -> None:
+    """Equal integers; floats within what the element type allows, relative to the largest magnitude. least: what
+    floats may differ in any case."""
     if expected.dtype.kind in "biu" or expected.dtype.name in ("int2", "int4", "uint2", "uint4"):
         np.testing.assert_array_equal(actual.astype(np.int64), expected.astype(np.int64), err_msg=name)
         return
@@ -189,6 +190,7 @@ def compare(name: str, actual: np.ndarray, expected: np.ndarray) -> None:
     a, e = actual.astype(wide), expected.astype(wide)
     tolerance = {"float32": 2e-5, "float64": 1e-11, "complex64": 2e-5, "complex128": 1e-11, "bfloat16": 2e-2,
                  "float16": 3e-3}.get(expected.dtype.name, 0.13)
+    tolerance = max(tolerance, least)
     finite = e[np.isfinite(e)]
     scale = max(1.0, float(np.abs(finite).max())) if finite.size else 1.0
     np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance * scale, equal_nan=True, err_msg=name)

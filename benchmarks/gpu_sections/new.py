@@ -16,6 +16,7 @@ from gpu_sections.bandwidth import ADD, copy_bandwidth
 from gpu_sections.device import bytes_of, random_arrays
 from hloc import api
 from hloc.evaluate import evaluate
+from hloc.passes.precision import product_precision
 from hloc.tools.compare import compare
 
 PRODUCT = """ENTRY e {{ a = f32[{n},{n}] parameter(0)  b = f32[{n},{n}] parameter(1)
@@ -73,48 +74,49 @@ FILTER = """ENTRY e {{ x = {t}[{i},{s},{s},{c}] parameter(0)  g = {t}[{i},{h},{h
 FILTERS = ((3, 1, "1_1x1_1"), (3, 2, "1_0x1_0"), (1, 1, "0_0x0_0"), (1, 2, "0_-1x0_-1"))   # size, stride, padding
 
 
-def cases(device) -> Iterator[tuple[str, str, bool]]:
-    """Name, HLO, whether products are of TF32: small ones, which the evaluator computes in a second."""
+def cases(device) -> Iterator[tuple[str, str]]:
+    """Name, HLO: small ones, which the evaluator computes in a second."""
     n, i, s, c = (device.size(*sizes) for sizes in ((1024, 40), (8, 2), (28, 6), (64, 8)))
     for name, asked in (("TF32", ""), ("three products of TF32", ", operand_precision={high,high}"),
                         ("all bits", ", operand_precision={highest,highest}")):
-        yield f"f32 matmul of {n} cubed, {name}", PRODUCT.format(n=n, asked=asked), not asked
+        yield f"f32 matmul of {n} cubed, {name}", PRODUCT.format(n=n, asked=asked)
     for t, r in (("s8", "s32"), ("f8e4m3fn", "f32")):
-        yield f"{t} matmul of {n} cubed across the depth", PACKED.format(t=t, r=r, m=n, k=n, n=n), False
+        yield f"{t} matmul of {n} cubed across the depth", PACKED.format(t=t, r=r, m=n, k=n, n=n)
     for few in (1, 4):
-        yield f"{few} rows by s8 weights [{4 * n},{n}] with scales", WEIGHTS.format(n=few, k=n, c=4 * n), False
+        yield f"{few} rows by s8 weights [{4 * n},{n}] with scales", WEIGHTS.format(n=few, k=n, c=4 * n)
     for by, p in ((1, "1_1x1_1"), (2, "1_2x1_2")):
         yield f"f32 gradient of the image of a 3x3 convolution of stride {by}", \
-            IMAGE.format(i=i, h=s // by, s=s, c=c, p=p, by=by), True
-    yield f"f32 convolution 3x3, {i} images of {s}x{s}, {c} channels", CONVOLUTION.format(i=i, s=s, c=c), True
-    yield f"bf16 chain [{n},{n}]", CHAIN.format(r=n, c=n), False
+            IMAGE.format(i=i, h=s // by, s=s, c=c, p=p, by=by)
+    yield f"f32 convolution 3x3, {i} images of {s}x{s}, {c} channels", CONVOLUTION.format(i=i, s=s, c=c)
+    yield f"bf16 chain [{n},{n}]", CHAIN.format(r=n, c=n)
     for t in ("f32", "bf16"):
-        yield f"{t} sum of {t}[1024,512]'s rows", ROWS.format(t=t), False
-        yield f"{t} two sums to {c} results, {i} images of {4 * s}x{4 * s}", FEW.format(t=t, i=i, s=4 * s, c=c), False
+        yield f"{t} sum of {t}[1024,512]'s rows", ROWS.format(t=t)
+        yield f"{t} two sums to {c} results, {i} images of {4 * s}x{4 * s}", FEW.format(t=t, i=i, s=4 * s, c=c)
         yield f"{t} pooling's gradient, {i} images of {4 * s}x{4 * s}", \
-            POOLING.format(t=t, i=i, s=4 * s, h=2 * s, c=c), False
+            POOLING.format(t=t, i=i, s=4 * s, h=2 * s, c=c)
         wide, high = device.size(2048, 72), device.size(8192, 136)
         for kept, gone, name in ((wide, "0", "columns"), ("", "0,1", "all")):
-            yield f"{t} sum of {name} of [{high},{wide}]", SUM.format(t=t, r=high, c=wide, kept=kept, gone=gone), False
-        yield f"{t} transpose of [{high},{wide}]", TRANSPOSE.format(t=t, r=high, c=wide), False
+            yield f"{t} sum of {name} of [{high},{wide}]", SUM.format(t=t, r=high, c=wide, kept=kept, gone=gone)
+        yield f"{t} transpose of [{high},{wide}]", TRANSPOSE.format(t=t, r=high, c=wide)
         for k, by, p in FILTERS:
             yield f"{t} gradient of a {k}x{k} filter of stride {by}, {i} images of {s}x{s}, {c} channels", \
-                FILTER.format(t=t, i=i, s=s, h=s // by, c=c, k=k, p=p, by=by), t == "f32"
+                FILTER.format(t=t, i=i, s=s, h=s // by, c=c, k=k, p=p, by=by)
     long = device.size(50257, 3000)
-    yield f"the first two of {long}", FIRST.format(r=1, c=long, k=2), False
-    yield f"the first 40 of 8 rows of {long}", FIRST.format(r=8, c=long, k=40), False
-    yield "norm of one row of 768", NORM.format(c=768, t="f32"), False
+    yield f"the first two of {long}", FIRST.format(r=1, c=long, k=2)
+    yield f"the first 40 of 8 rows of {long}", FIRST.format(r=8, c=long, k=40)
+    yield "norm of one row of 768", NORM.format(c=768, t="f32")
 
 
 def rows(device) -> Iterator[dict[str, Any]]:
     best = copy_bandwidth(device)
-    for name, text, tf32 in cases(device):
+    for name, text in cases(device):
         module = api.load("HloModule m\n" + text)
         packed = device.packed("HloModule m\n" + text)
         arrays = random_arrays(packed.parameters)
         backend = device.started(packed, arrays)
         got = backend(arrays)
-        found = compare(packed.results, got, [np.asarray(a) for a in evaluate(module, arrays)], tf32=tf32)
+        found = compare(packed.results, got, [np.asarray(a) for a in evaluate(module, arrays)],
+                        products=product_precision(module, {}))
         seconds = device.seconds(backend, 0.05)
         rate, error = bytes_of(backend) / seconds, max(d.error for d in found)
         right = all(d.agrees for d in found)

@@ -80,12 +80,13 @@ class Product(NamedTuple):
 
 
 class Made(NamedTuple):
-    """One program: the variant of each kernel, its parameters, and what must come out, by name."""
+    """One program: the variant of each kernel, its parameters, and what must come out: name, array, and by how much it
+    may differ in any case."""
 
     program: Program
     variants: list[str]
     arrays: list[np.ndarray]
-    expected: list[tuple[str, np.ndarray]]
+    expected: list[tuple[str, np.ndarray, float]]
 
 
 def rows(device) -> Iterator[dict]:
@@ -105,9 +106,9 @@ def row(device, what: str, make: Callable[[], Made]) -> dict:
         made, wrong = make(), []
         backend = device.started(device.built(made.program, made.variants), made.arrays)
         backend.run()
-        for (name, expected), result in zip(made.expected, backend.fetch(), strict=True):
+        for (name, expected, least), result in zip(made.expected, backend.fetch(), strict=True):
             try:
-                compare(name, result, expected)
+                compare(name, result, expected, least)
             except AssertionError as error:
                 wrong.append(f"{name}: {str(error).strip().splitlines()[0]}")
         backend.close()
@@ -223,7 +224,8 @@ def kernels(machine, cases: Callable[[], list], chosen: int | None = None) -> Ma
         labels[n] = own[turns[own] % len(own)]
         turns[own] += 1
     arrays = [np.ascontiguousarray(a) for case in found for operand in case.operands for a in operand]
-    return Made(program, labels, arrays, [(case.name, e) for case in found for e in case.expected])
+    expected = [(case.name, e, ops.least_error(case)) for case in found for e in case.expected]
+    return Made(program, labels, arrays, expected)
 
 
 def whole(machine, text: str) -> Made:
@@ -232,4 +234,4 @@ def whole(machine, text: str) -> Made:
     arrays = whole_numbers(module)
     program = api.plan(api.optimize(api.load(text), target), target)
     return Made(program, [], check_arrays(program.parameters, arrays),
-                [(module.name, np.asarray(a)) for a in evaluate(module, arrays)])
+                [(module.name, np.asarray(a), 0.0) for a in evaluate(module, arrays)])

@@ -46,6 +46,13 @@ def rounds_f32(module: Module, options: Mapping[str, Any]) -> bool:
     return precision_of(options)["f32"] == "tf32" and any(map(may_round, module.instructions()))
 
 
+def product_precision(module: Module, options: Mapping[str, Any]) -> str:
+    """The least precise of its products on a GPU: "f8", whose sums have 14 bits or so, "tf32", or ""."""
+    eight_bits = any(i.opcode in PRODUCTS and i.operands[0].shape.element_type.startswith("f8")
+                     for i in module.instructions())
+    return "tf32" if rounds_f32(module, options) else "f8" if eight_bits else ""
+
+
 def precision_notes(module: Module, options: Mapping[str, Any]) -> list[str]:
     """What holds for the types that the module has, a sentence each."""
     types = {leaf.element_type for i in module.instructions() for leaf in leaves(i.shape)}

@@ -18,7 +18,7 @@ from hloc.evaluate.simulate import SimulatedDevice, evaluate_devices, run_concur
 from hloc.executable import Executable
 from hloc.inputs import Named, entry_results, host_arrays
 from hloc.ir import Module, numpy_dtype
-from hloc.passes.precision import rounds_f32
+from hloc.passes.precision import product_precision
 from hloc.tools.causes import causes_of
 from hloc.tools.compare import Difference, compare, nudged, with_stability
 from hloc.tools.stability import perturbed_results
@@ -46,14 +46,14 @@ def check(module: Module, arrays: Sequence[np.ndarray], *, target: str | Executa
     exe = target if isinstance(target, Executable) else _compiled(module, target, calls, report, passes)
     other = _runner(module, against, calls, report, passes) if expected is None else None
     expect = check_expected(entry_results(module), expected) if expected is not None else []
-    tf32 = "cuda" in (target, against) or exe.target.startswith("sm_")
-    tf32 = tf32 and rounds_f32(module, passes or {})
+    on_gpu = "cuda" in (target, against) or exe.target.startswith("sm_")
+    products = product_precision(module, passes or {}) if on_gpu else ""
     arrays = host_arrays(exe.parameters, arrays)
     report(f"run on {against}")
     want = other(arrays) if other else expect
     report(f"run on {exe.target}")
     got = exe(*arrays)
-    rows = compare(exe.results, got, want, tolerance, tf32)
+    rows = compare(exe.results, got, want, tolerance, products)
     if all(r.agrees for r in rows):
         return rows
     report("run with changed rounding")
