@@ -21,6 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Union
 
@@ -110,12 +111,15 @@ def device_machine() -> Machine:
     cuda = driver()
     device = cuda.Device(0)
     major, minor = device.compute_capability()
-    known = device_named(device.name(), f"sm_{major}{minor}")
     ask, of = device.get_attribute, cuda.device_attribute
+    cores, shared = ask(of.MULTIPROCESSOR_COUNT), ask(of.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+    known = device_named(device.name(), f"sm_{major}{minor}")
+    if known is not None and (known.cores, known.shared_bytes) == (cores, shared):
+        return replace(known, name=device.name())           # the same code as --target NAME makes on other machines
     bandwidth = ask(of.MEMORY_CLOCK_RATE) * 1e3 * 2 * ask(of.GLOBAL_MEMORY_BUS_WIDTH) / 8
-    return Machine(device.name(), "gpu", ask(of.MULTIPROCESSOR_COUNT), 16, known.l1_bytes if known else 128 << 10,
-                   ask(of.L2_CACHE_SIZE), known.bandwidth if known else bandwidth or 1e12, 3e-6,
-                   ask(of.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN), known.arch if known else f"sm_{major}{minor}",
+    return Machine(device.name(), "gpu", cores, 16, known.l1_bytes if known else 128 << 10, ask(of.L2_CACHE_SIZE),
+                   known.bandwidth if known else bandwidth or 1e12, 3e-6, shared,
+                   known.arch if known else f"sm_{major}{minor}",
                    host_bandwidth=known.host_bandwidth if known else UNKNOWN_BUS)
 
 
@@ -415,17 +419,17 @@ class CudaBackend:
 
     def _graph(self, part: graphs.Part) -> graphs.Graph:
         if id(part) not in self.graphs:
-            self.graphs[id(part)] = graphs.Graph(self.stream, lambda: self._record(part.steps))
+            self.graphs[id(part)] = graphs.Graph(self.stream, lambda: self.record(part.steps))
         return self.graphs[id(part)]
 
-    def _record(self, steps: Sequence[Step]) -> None:
-        """Records launches, copies, collectives and counted loops, the loops unrolled."""
+    def record(self, steps: Sequence[Step]) -> None:
+        """Puts launches, copies, collectives and counted loops on the stream, the loops unrolled: for a graph."""
         run: dict[type, Callable[[Any], None]] = {
             Launch: self._launch, Copy: self._copy, Collective: self._collective, DeviceNumber: self._device_number}
         for step in steps:
             if isinstance(step, WhileLoop):
                 for _ in range(step.trip_count or 0):       # counted, else it is in no graph
-                    self._record(step.body)
+                    self.record(step.body)
             else:
                 run[type(step)](step)                       # nodes_of knows no others
 
