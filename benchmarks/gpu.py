@@ -7,6 +7,10 @@ what was measured before a limit, or before a crash, is kept. What is missing is
 After each section it writes NAME.json and NAME.md with date, device and driver, the numbers to reach first
 (gpu_sections/goals.py). Without a GPU: one error, exit code 6.
 
+--ahead GPU compiles what sections prepare, once_wrong, ops and sanitizer need into the cache of compiled code
+(HLOC_CACHE_DIR), on a machine without a GPU: for one that has few CPU cores, or little time. NVRTC must have the same
+version there.
+
 --emulated runs the same sections on tiny sizes against the emulated driver of tests/cuda_emulation: it shows that this
 script works, its times mean nothing, and it writes only where --output says.
 """
@@ -32,16 +36,17 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 # name -> (seconds, what it tells): what is least known first, in case that the device is taken away
 SECTIONS: dict[str, tuple[int, str]] = {
-    "once_wrong": (70, "what was once wrong on a device, and its relatives, against the evaluator"),
-    "new": (40, "kernels that no device has run when they were written, against the evaluator"),
-    "prepare": (70, "whole programs compiled side by side"),
-    "ops": (25, "kernels of the test data against the evaluator"),
+    "once_wrong": (60, "what was once wrong on a device, and its relatives, against the evaluator"),
+    "new": (30, "kernels that no device has run when they were written, against the evaluator"),
+    "prepare": (66, "whole programs compiled side by side"),
+    "ops": (22, "kernels of the test data against the evaluator"),
     "sanitizer": (32, "compute-sanitizer on kernels of the test data"),
     "models": (28, "models of testdata/models against their expected results"),
+    "kernels": (34, "kernels of the large programs, each by itself: measured beside predicted, and XLA's"),
     "xla": (40, "whole programs against XLA:GPU"),
-    "end_to_end": (35, "whole programs, and without fusion"),
+    "end_to_end": (32, "whole programs, and without fusion"),
     "warpgroups": (20, "wgmma and bulk copies of sm_90a, each in a process of its own"),
-    "tuning": (20, "products and a convolution by measured choice against the cost model's"),
+    "tuning": (16, "products and a convolution by measured choice against the cost model's"),
     "products": (20, "matrix products and attention against cuBLASLt and the peak"),
     "bandwidth": (12, "memory-bound kernels as a fraction of a device copy"),
     "launches": (8, "cost of a launch, in a graph and without"),
@@ -161,12 +166,30 @@ def measured(sections: list[str], facts: dict, output: Path | None) -> list[dict
     return rows
 
 
+def fill_cache(gpu: str) -> int:
+    """Fill the cache of compiled code. Exit code."""
+    from gpu_sections.device import AHEAD, Device
+    from gpu_sections.prepare import ahead
+
+    from hloc.targets.cuda.gpus import GPUS
+    if gpu not in GPUS:
+        print(f"error: no GPU {gpu!r}; known: {', '.join(GPUS)}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="hloc-gpu-") as folder:
+        os.environ["HLOC_GPU_FOLDER"], os.environ[AHEAD] = folder, gpu
+        told = list(ahead(Device(False)))
+    for row in told:
+        print(" | ".join(c for c in cells(row) if c))
+    return 1 if any("missing" in row for row in told) else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--output", type=Path, help="where to write .json and .md")
     parser.add_argument("--emulated", action="store_true", help="tiny sizes on the emulated driver")
     parser.add_argument("--target", choices=("sm_90",), help="compile for Hopper without wgmma and bulk copies")
+    parser.add_argument("--ahead", metavar="GPU", help="only compile for h200, a100 ...: needs no GPU")
     parser.add_argument("--one", choices=SECTIONS, help=argparse.SUPPRESS)
     parser.add_argument("--compile", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--compile-xla", action="store_true", help=argparse.SUPPRESS)
@@ -176,6 +199,8 @@ def main() -> int:
         parser.error(f"no section {unknown[0]!r}; sections: {', '.join(SECTIONS)}")
     if asked.target:
         os.environ["HLOC_GPU_TARGET"] = asked.target            # children ask it too
+    if asked.ahead:
+        return fill_cache(asked.ahead)
     if asked.one:
         return run_section(asked.one, asked.emulated)
     from gpu_sections.device import Device

@@ -24,23 +24,29 @@ from hloc.kernels.plan import Program, Value
 from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.container import Container, Geometry
-from hloc.targets.cuda.execution import runtime
+from hloc.targets.cuda.execution import graphs, runtime
 from hloc.targets.cuda.execution.tuning import chosen_variants
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
-from hloc.targets.cuda.sources import DEVICE, make_sources
+from hloc.targets.cuda.sources import DEVICE, CudaSources, make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.target import image as cubin
 from hloc.targets.inlining import HEADERS, inline_includes
 
 TESTS = ROOT / "tests"
+AHEAD = "HLOC_GPU_AHEAD"
+MOST_RECORDED = 50                  # nodes of a program that is timed in a graph of several runs
 TOGETHER_SECONDS, MOST_CONCURRENT = 2e-3, 50     # of runs that are timed as one
 
 
 class Device:
-    """cuda: pycuda.driver or its stand-in; machine: the facts that hloc compiles for."""
+    """cuda: pycuda.driver or its stand-in; machine: the facts that hloc compiles for. With HLOC_GPU_AHEAD=h200 there is
+    no device: programs are only compiled."""
 
     def __init__(self, emulated: bool):
         self.emulated = emulated
+        if ahead := os.environ.get(AHEAD):
+            self.machine = GPUS[ahead]
+            return
         if emulated:
             sys.path.insert(0, str(TESTS))
             from cuda_emulation import driver
@@ -74,10 +80,14 @@ class Device:
 
     def packed(self, text: str | Path, fusion: str = "on", tuning: Path | None = None) -> Container:
         """An HLO module, compiled. tuning: by the choices of this file."""
+        planned = self.planned(text, fusion)
+        return self.built(planned, chosen_variants(planned.kernels, self.machine, tuning) if tuning else ())
+
+    def planned(self, text: str | Path, fusion: str = "on") -> Program:
+        """The plan of an HLO module."""
         target = cuda_target(self.machine)
         options = api.Options(passes={} if fusion == "on" else {"fusion": fusion})
-        planned = api.plan(api.optimize(api.load(text), target, options), target)
-        return self.built(planned, chosen_variants(planned.kernels, self.machine, tuning) if tuning else ())
+        return api.plan(api.optimize(api.load(text), target, options), target)
 
     def loaded(self, program: Program, arrays: Iterable[np.ndarray] | None = None) -> runtime.CudaBackend:
         """A planned program, compiled and loaded."""
@@ -85,7 +95,10 @@ class Device:
 
     def built(self, program: Program, variants: Sequence[str] = ()) -> Container:
         """A planned program as a container."""
-        sources = make_sources(program, self.machine, variants)
+        return self.container_of(make_sources(program, self.machine, variants))
+
+    def container_of(self, sources: CudaSources) -> Container:
+        """CUDA C, compiled."""
         image = self.build(sources) if self.emulated else cubin(sources, self.machine, api.Options())
         program = sources.program
         return Container(program.name, self.machine.arch, image, sources.geometry, program.steps, program.parameters,
@@ -127,9 +140,28 @@ class Device:
     # -- times ---------------------------------------------------------------------------------------------------------
 
     def seconds(self, backend: runtime.CudaBackend, least: float = 0.2, most: int = 200) -> float:
-        """The median of a run's seconds on the device, its parameters and results staying there."""
+        """The median of a run's seconds on the device, its parameters and results staying there. Runs of few launches
+        are one graph: from Python a launch takes longer than a small kernel."""
         backend.run()
-        return self.median(backend.run, backend.stream, backend.context, least, most)
+        parts = graphs.parts(backend.packed.steps)
+        nodes = sum(part.nodes or MOST_RECORDED for part in parts)
+        count = 0 if self.emulated else MOST_RECORDED // max(1, nodes)
+        if count < 2 or any(k.product for k in backend.packed.kernels):
+            return self.median(backend.run, backend.stream, backend.context, least, most)
+        return self.in_graph(backend, lambda: [backend.record(backend.packed.steps) for _ in range(count)], least, most
+                             ) / count
+
+    def in_graph(self, backend: runtime.CudaBackend, record: Callable[[], object], least: float, most: int) -> float:
+        """The median seconds of a graph of what `record` puts on the backend's stream."""
+        backend.context.push()
+        try:
+            graph = graphs.Graph(backend.stream, record)
+        finally:
+            backend.context.pop()
+        try:
+            return self.median(graph.launch, backend.stream, backend.context, least, most)
+        finally:
+            graph.close()
 
     def median(self, work: Callable[[], None], stream, context, least: float = 0.2, most: int = 200) -> float:
         """The median seconds of `work`, which only starts things on the stream, by the device's own clock. Short work

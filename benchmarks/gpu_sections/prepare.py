@@ -11,36 +11,68 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from gpu_sections import once_wrong, ops
-from gpu_sections.programs import ROOT, cases, container_path, source
+from gpu_sections import kernels, models, once_wrong, ops
+from gpu_sections.programs import ROOT, cases, container_path, helpers, source
 
-SECONDS = 66                           # of one program
-XLA_SECONDS = 60                       # that XLA has from the section's start on
+SECONDS = 62                           # of one program
+AHEAD_SECONDS = 900                    # of one on a machine without a GPU
+XLA_SECONDS = 58                       # that XLA has from the section's start on
 COMMAND = (sys.executable, str(ROOT / "benchmarks" / "gpu.py"))
 KERNELS = "the kernels that compute-sanitizer runs"     # in the place of "on": those of section ops
 
 
 def rows(device) -> Iterator[dict]:
-    ready, start = [], time.monotonic()
+    start = time.monotonic()
+    ready, missing = with_source(device)
+    yield from missing
+    xla = None if device.emulated else XlaAhead()
+    jobs = jobs_of(device, ready)
+    told = compile_all(device, jobs, SECONDS)
+    yield from told[0]
+    yield {**told[1], "value": time.monotonic() - start}
+    if xla is not None:
+        yield xla.row(ready, start + XLA_SECONDS)
+
+
+def ahead(device) -> Iterator[dict]:
+    """What sections compile, on a machine without a GPU: also the sets of once_wrong, and the models."""
+    ready, missing = with_source(device)
+    yield from missing
+    start = time.monotonic()
+    more = [(what, "once_wrong") for what in once_wrong.sets(device)]
+    more += [(model["name"], "model") for model in models.chosen(device) if helpers().is_ready(model)]
+    told = compile_all(device, jobs_of(device, ready) + more, AHEAD_SECONDS)
+    yield from told[0]
+    yield {**told[1], "value": time.monotonic() - start}
+
+
+def with_source(device) -> tuple[list, list[dict]]:
+    """The programs whose text and weights are here, and rows that say what the others lack."""
+    ready, missing = [], []
     for case in cases(device):
         try:
             source(case, device)
             ready.append(case)
         except (LookupError, subprocess.TimeoutExpired) as error:
-            yield {"what": case.name, "missing": str(error)}
+            missing.append({"what": case.name, "missing": str(error)})
+    return ready, missing
+
+
+def jobs_of(device, ready: list) -> list[tuple[str, str]]:
+    """What is compiled: names, and "on", "off" or KERNELS. What takes longest comes first."""
     jobs = [(case.name, fusion) for case in ready for fusion in ("on", "off")]
-    jobs += [] if device.emulated else [(KERNELS, "on"), *((what, KERNELS) for what in ops.groups(device))]
-    xla = None if device.emulated else XlaAhead()
+    return jobs if device.emulated else [*jobs, (KERNELS, "on"), *((what, KERNELS) for what in ops.groups(device))]
+
+
+def compile_all(device, jobs: list[tuple[str, str]], limit: float) -> tuple[list[dict], dict]:
+    """Rows that say what was not compiled, and one for all."""
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        told = list(pool.map(lambda job: compiled(device, *job), jobs))
-    for (name, fusion), (_, why) in zip(jobs, told):
-        if why:
-            yield {"what": name if fusion == KERNELS else f"{name}, fusion {fusion}", "missing": why}
+        told = list(pool.map(lambda job: compiled(device, *job, limit), jobs))
+    missing = [{"what": name if fusion not in ("on", "off") else f"{name}, fusion {fusion}", "missing": why}
+               for (name, fusion), (_, why) in zip(jobs, told) if why]
     slowest = max(zip(told, jobs), default=((0.0, ""), ("", "")))
-    yield {"what": f"{sum(not why for _, why in told)} programs compiled", "unit": "s",
-           "value": time.monotonic() - start, "note": f"the slowest: {slowest[1][0]}, {slowest[0][0]:.0f} s"}
-    if xla is not None:
-        yield xla.row(ready, start + XLA_SECONDS)
+    return missing, {"what": f"{sum(not why for _, why in told)} programs compiled", "unit": "s",
+                     "note": f"the slowest: {slowest[1][0]}, {slowest[0][0]:.0f} s"}
 
 
 class XlaAhead:
@@ -68,27 +100,31 @@ class XlaAhead:
                 "value": time.monotonic() - start, "note": lines[-1] if done < len(ready) else ""}
 
 
-def compiled(device, name: str, fusion: str) -> tuple[float, str]:
+def compiled(device, name: str, fusion: str, limit: float) -> tuple[float, str]:
     """Seconds, and what went wrong."""
     command = [*COMMAND, "--compile", name, fusion]
     start = time.monotonic()
     try:
         done = subprocess.run([*command, *(["--emulated"] if device.emulated else [])], capture_output=True, text=True,
-                              errors="replace", timeout=SECONDS)
+                              errors="replace", timeout=limit)
     except subprocess.TimeoutExpired:
-        return SECONDS, f"not compiled in {SECONDS} s"
+        return limit, f"not compiled in {limit:.0f} s"
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     why = (lines[-1][:200] if lines else f"exit code {done.returncode}") if done.returncode else ""
     return time.monotonic() - start, why
 
 
 def compile_one(device, name: str, fusion: str) -> None:
-    """What the child does: the program as a container; kernels, and sets of once_wrong, into the cache of compiled
-    code."""
+    """What the child does: the program as a container, with predictions of its kernels; kernels, models, and sets of
+    once_wrong, into the cache of compiled code."""
     from gpu_sections import sanitizer
     from gpu_sections.programs import find
     sys.path.insert(0, str(ROOT / "tests"))
     from hloc.targets.cuda import container
+    from hloc.targets.cuda.sources import make_sources
+    if fusion == "model":
+        device.packed(helpers().model_path(helpers().find(name)))
+        return
     if fusion == "once_wrong":
         once_wrong.compile_one(device, name)
         return
@@ -100,6 +136,10 @@ def compile_one(device, name: str, fusion: str) -> None:
             device.built(program_of(cases()))                           # into the cache of compiled code
         return
     text, _ = source(find(name, device), device)
-    packed = device.packed(text, fusion)
+    planned = device.planned(text, fusion)
+    sources = make_sources(planned, device.machine)
+    if fusion == "on":
+        kernels.write_predictions(device, name, planned, sources)
+    packed = device.container_of(sources)
     with open(container_path(name, fusion), "w+b") as file:
         container.write(file, packed.image, packed, packed.kernels, packed.arch, packed.cuda)
