@@ -41,7 +41,8 @@ def ahead(device) -> Iterator[dict]:
     start = time.monotonic()
     more = [(what, "once_wrong") for what in once_wrong.sets(device)]
     more += [(model["name"], "model") for model in models.chosen(device) if helpers().is_ready(model)]
-    told = compile_all(device, jobs_of(device, ready) + more, AHEAD_SECONDS)
+    jobs = sorted(jobs_of(device, ready) + more, key=lambda job: job[1] == "off")    # needed least
+    told = compile_all(device, jobs, AHEAD_SECONDS)
     yield from told[0]
     yield {**told[1], "value": time.monotonic() - start}
 
@@ -66,7 +67,7 @@ def jobs_of(device, ready: list) -> list[tuple[str, str]]:
 
 def compile_all(device, jobs: list[tuple[str, str]], limit: float) -> tuple[list[dict], dict]:
     """Rows that say what was not compiled, and one for all."""
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool:
         told = list(pool.map(lambda job: compiled(device, *job, limit), jobs))
     missing = [{"what": name if fusion not in ("on", "off") else f"{name}, fusion {fusion}", "missing": why}
                for (name, fusion), (_, why) in zip(jobs, told) if why]
