@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -220,3 +223,25 @@ def test_members_share_the_work_of_a_reduction(count, opcode, type):
             for number, (total, part) in enumerate(results):
                 assert total.tobytes() == wanted[0].tobytes()
                 assert part.tobytes() == wanted[1][number:number + 1].tobytes()
+
+
+def test_threads_of_devices_stand_ready_until_nobody_has_the_devices():
+    """A second run has the threads of the first; the child of a fork starts its own; they end with the devices."""
+    devices = simulated_devices(parse_module(SUM), 2)
+
+    def ran(devices) -> list[threading.Thread]:
+        return run_concurrently(devices, [threading.current_thread] * 2)
+    first = ran(devices)
+    with pytest.raises(ZeroDivisionError):
+        run_concurrently(devices, [lambda: 1 / 0] * 2)
+    assert ran(devices) == first and len({*first, threading.current_thread()}) == 3
+    child = os.fork()
+    if not child:
+        os._exit(0 if len({*ran(devices), *first}) == 4 else 1)      # a fault ends here, too, or waits for ever
+    assert os.waitpid(child, 0)[1] == 0
+    del devices
+    gc.collect()                                              # the error knows the frames that it came through
+    deadline = time.monotonic() + 20
+    while any(thread.is_alive() for thread in first):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

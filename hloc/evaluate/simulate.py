@@ -19,6 +19,7 @@ import numpy as np
 from hloc.devices import device_counts, refuse_unpartitioned
 from hloc.errors import RunError, Span
 from hloc.evaluate.evaluator import CustomCall, Device, Join, Options, evaluate
+from hloc.evaluate.standing_threads import StandingThread, Work
 from hloc.ir import Instruction, Module, Shape
 from hloc.ops.values import Value
 
@@ -56,27 +57,41 @@ def thread_devices(replicas: int, partitions: int) -> list[SimulatedDevice]:
 
 def run_concurrently(devices: Sequence[SimulatedDevice], runs: Sequence[Callable[[], Any]]) -> list[Any]:
     """What each device's function returns; each runs in a thread of its own. Devices run once at a time."""
-    for late in devices[0].rendezvous.late:                  # those of a run that was interrupted
-        late.join()
-    devices[0].rendezvous.begin()
+    rendezvous = devices[0].rendezvous
+    for late in rendezvous.late:                             # those of a run that was interrupted
+        late.ended.wait()
+    rendezvous.begin()
     for device in devices:
         device.visits.clear()
-    threads = [_Run(device, run) for device, run in zip(devices, runs)]
-    for thread in threads:
-        thread.start()
+    works: list[Work] = []
     try:
-        for thread in threads:
-            thread.join()
+        for thread, device, run in zip(rendezvous.standing_threads(), devices, runs):
+            work = Work(partial(_run_on, device, run))
+            thread.begin(work)
+            works.append(work)
+        for work in works:
+            work.ended.wait()
     except BaseException:                                    # such as Ctrl-C: those that wait for others end
-        devices[0].rendezvous.stop()
-        for thread in threads:
-            thread.join(PATIENCE)
-        devices[0].rendezvous.late = [thread for thread in threads if thread.is_alive()]
+        rendezvous.stop()
+        for work in works:
+            work.ended.wait(PATIENCE)
+        rendezvous.late = [work for work in works if not work.ended.is_set()]
         raise
-    failures = [thread.error for thread in threads if thread.error is not None]
+    failures = [work.error for work in works if work.error is not None]
     if failures:
         raise min(failures, key=_is_consequence)
-    return [thread.result for thread in threads]
+    return [work.result for work in works]
+
+
+def _run_on(device: SimulatedDevice, run: Callable[[], Any]) -> Any:
+    """One device's work."""
+    try:
+        return run()
+    except BaseException:
+        device.rendezvous.failed = True
+        raise
+    finally:
+        device.rendezvous.leave(device.number)
 
 
 def _is_consequence(error: BaseException) -> int:
@@ -93,25 +108,6 @@ class AbandonedError(RunError):
     def __init__(self, message: str, span: Span | None = None, is_cause: bool = True):
         super().__init__(message, span)
         self.is_cause = is_cause
-
-
-class _Run(threading.Thread):
-    """One device's work."""
-
-    def __init__(self, device: SimulatedDevice, work: Callable[[], Any]):
-        super().__init__(daemon=True)
-        self.device, self.work = device, work
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.result = self.work()
-        except BaseException as error:                                    # handed to the caller's thread
-            self.error = error
-            self.device.rendezvous.failed = True
-        finally:
-            self.device.rendezvous.leave(self.device.number)
 
 
 class SimulatedDevice(Device):
@@ -181,7 +177,8 @@ class _Rendezvous:
         self.condition = threading.Condition()
         self.count = count
         self.compiled: CompiledDevices | None = None          # those of compiled programs
-        self.late: list[threading.Thread] = []                # that had not ended when a run was interrupted
+        self.late: list[Work] = []                            # that had not ended when a run was interrupted
+        self._threads: list[StandingThread] = []              # one for each device
         self.begin()
 
     def begin(self) -> None:
@@ -195,6 +192,14 @@ class _Rendezvous:
         self.stopped = self.failed = False
         if self.compiled is not None:
             self.compiled.reset()
+
+    def standing_threads(self) -> list[StandingThread]:
+        """Those of the devices. A fork leaves them behind."""
+        if not all(thread.is_there for thread in self._threads):
+            self._threads = []
+        while len(self._threads) < self.count:
+            self._threads.append(StandingThread())
+        return self._threads
 
     def threads(self, make: Callable[[int], CompiledDevices]) -> CompiledDevices:
         """The devices of compiled programs, made once."""
