@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import permutations
+from itertools import permutations, takewhile
 from typing import NamedTuple
 
 from hloc.passes.spmd_partitioner.halos import reach_plan, sent_for_all
-from hloc.passes.spmd_partitioner.resharding import elements_sent, steps_between
+from hloc.passes.spmd_partitioner.resharding import elements_sent, padded, steps_between
 from hloc.sharding.factors import FactorAxes, dimension_axes, factor_axes, fits, says_all
 from hloc.sharding.meshes import Axes, DeviceMesh
 from hloc.sharding.rules import Mapping, ShardingRule
@@ -174,18 +174,25 @@ def joined(sizes: Sequence[int], made: tuple[Axes, ...], partial: Axes, wanted: 
     """How results that are partial along some axes are joined, where they are wanted divided so."""
     rest, scattered, axes = list(partial), [], list(made)
     for d, size in enumerate(sizes):
-        if wanted[d][:len(axes[d])] != axes[d]:
-            continue
-        more: list[int] = []
-        for axis in wanted[d][len(axes[d]):]:
-            if axis not in rest or size % mesh.count((*axes[d], *more, axis)):
-                break
-            more.append(axis)
-            rest.remove(axis)
+        more = _scattered(size, made[d], wanted[d], rest, mesh)
         if more:
-            scattered.append((d, tuple(more)))
-            axes[d] = (*axes[d], *more)
+            scattered.append((d, more))
+            axes[d] = (*made[d], *more)
+            rest = [axis for axis in rest if axis not in more]
     return Joining(tuple(scattered), tuple(rest), tuple(axes))
+
+
+def _scattered(size: int, made: Axes, wanted: Axes, partial: Sequence[int], mesh: DeviceMesh) -> Axes:
+    """The partial axes that a dimension gets behind those that it has: as many as divide it evenly, or all that are
+    wanted, with padding."""
+    if wanted[:len(made)] != made:
+        return ()
+    more = tuple(takewhile(partial.__contains__, wanted[len(made):]))
+    if not made and more == wanted:
+        return more
+    while more and size % mesh.count((*made, *more)):
+        more = more[:-1]
+    return more
 
 
 def _local(sizes: Sequence[int], axes: Sequence[Axes], mesh: DeviceMesh) -> int:
@@ -196,8 +203,9 @@ def _local(sizes: Sequence[int], axes: Sequence[Axes], mesh: DeviceMesh) -> int:
 def _sent_joining(sizes: Sequence[int], made: tuple[Axes, ...], joining: Joining, mesh: DeviceMesh) -> float:
     local = _local(sizes, made, mesh)
     total = 0.0
-    for _, axes in joining.scattered:
-        parts = mesh.count(axes)
+    for d, axes in joining.scattered:
+        parts, length = mesh.count(axes), -(-sizes[d] // mesh.count(made[d]))
+        local = local // length * padded(length, axes, mesh)
         total += local * (parts - 1) / parts
         local //= parts
     parts = mesh.count(joining.reduced)

@@ -18,7 +18,7 @@ from hloc.ops.collectives import EXCHANGES
 from hloc.passes.expressions import Body, Expressions, combiner
 from hloc.passes.rewriter import Channels, Names
 from hloc.passes.spmd_partitioner.choice import Joining
-from hloc.passes.spmd_partitioner.resharding import Step, steps_between
+from hloc.passes.spmd_partitioner.resharding import Step, padded, steps_between
 from hloc.sharding.factors import local_sizes
 from hloc.sharding.meshes import Axes, AxisSharding, DeviceMesh, iota
 
@@ -139,30 +139,34 @@ class Emitter(Body):
         if key not in self._resharded:
             now, made = source.dimensions, x
             for step in steps_between(sizes, source.dimensions, target.dimensions, self.mesh):
-                made = self._step(made, sizes, now, step)
+                made = self._step(made, now, step)
                 now = step.sharding
             self._resharded[key] = made
         return self._resharded[key]
 
-    def _step(self, x: Instruction, sizes: Sequence[int], now: Sequence[Axes], step: Step) -> Instruction:
+    def _step(self, x: Instruction, now: Sequence[Axes], step: Step) -> Instruction:
         d = step.dimension
         if step.kind == "slice":
-            return self.own_part(x, d, step.axes, sizes[d] if not now[d] else None)
+            return self.own_part(x, d, step.axes)
+        if step.kind == "resize":
+            return self.resized(x, d, step.size)
         if step.kind == "gather":
-            whole = self.all_gather(x, d, step.axes)
-            return self.e.slice(whole, {d: (0, sizes[d])}) if not step.sharding[d] else whole
+            return self.all_gather(x, d, step.axes)
         if step.kind == "exchange":
             return self.exchange(x, d, step.onto, step.axes)
         return self.permute(x, now, step.sharding)
 
-    def own_part(self, x: Instruction, dimension: int, axes: Axes, size: int | None = None) -> Instruction:
-        """This device's part of what it has all of along a dimension; padded where it does not divide evenly."""
-        count = self.mesh.count(axes)
-        size = x.shape.dimensions[dimension] if size is None else size
-        part = -(-size // count)
-        if part * count > size:
-            zero = self.e.constant(np.zeros((), bool), x.shape.element_type)
-            x = self.e.op("pad", x, zero, padding=_padding(x.shape, dimension, part * count - size))
+    def resized(self, x: Instruction, dimension: int, size: int) -> Instruction:
+        """The first `size` elements along a dimension, or padding behind all of them."""
+        more = size - x.shape.dimensions[dimension]
+        if more <= 0:
+            return self.e.slice(x, {dimension: (0, size)}) if more else x
+        zero = self.e.constant(np.zeros((), bool), x.shape.element_type)
+        return self.e.op("pad", x, zero, padding=_padding(x.shape, dimension, more))
+
+    def own_part(self, x: Instruction, dimension: int, axes: Axes) -> Instruction:
+        """This device's part of what it has all of along a dimension."""
+        part = x.shape.dimensions[dimension] // self.mesh.count(axes)
         offset = self.part_number(axes, part)
         starts = [offset if d == dimension else self.e.constant(0, "s32") for d in range(x.shape.rank)]
         return self.e.op("dynamic-slice", x, *starts, dynamic_slice_sizes=resized(x.shape, dimension, part).dimensions)
@@ -170,6 +174,7 @@ class Emitter(Body):
     def joined(self, x: Instruction, joining: Joining, opcode: str) -> Instruction:
         """Partial results, joined."""
         for dimension, axes in joining.scattered:
+            x = self.resized(x, dimension, padded(x.shape.dimensions[dimension], axes, self.mesh))
             x = self.reduce_scatter(x, dimension, axes, opcode)
         return self.all_reduce(x, joining.reduced, opcode) if self.mesh.count(joining.reduced) > 1 else x
 

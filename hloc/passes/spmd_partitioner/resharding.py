@@ -6,8 +6,9 @@
     f32[8,8]  {x along 0}  ->  {}                      gather
 
 Slices come as early as they can: what follows is smaller then. Where several steps send, a search over shardings in
-between finds those that send least. Along a dimension that does not divide evenly, before or after, all parts are
-gathered and cut anew.
+between finds those that send least. A dimension that does not divide evenly has its padding in the parts, so it is a
+longer one that does: it gets the padding while it is whole, and loses it when it is whole again. Where the parts before
+and after begin at other elements, it is gathered and cut anew.
 """
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MOST_STATES = 200                 # shardings that a search for the cheapest ste
 
 class Step(NamedTuple):
     """kind: slice, gather, exchange or permute, of `axes` along `dimension`; an exchange puts them behind the axes of
-    dimension `onto`. sharding: the axes along all dimensions afterwards. sent: elements, by each device."""
+    dimension `onto`. Or resize: a dimension that is whole has `size` elements from now on, with its padding or without.
+    sharding: the axes along all dimensions afterwards. sent: elements, by each device."""
 
     kind: str
     dimension: int
@@ -32,6 +34,7 @@ class Step(NamedTuple):
     sharding: tuple[Axes, ...]
     sent: float = 0.0
     onto: int = -1
+    size: int = -1
 
 
 def steps_between(sizes: Sequence[int], source: Sequence[Axes], target: Sequence[Axes],
@@ -44,11 +47,40 @@ def steps_between(sizes: Sequence[int], source: Sequence[Axes], target: Sequence
 @lru_cache(maxsize=4096)
 def _steps(sizes: tuple[int, ...], source: tuple[Axes, ...], target: tuple[Axes, ...],
            mesh: DeviceMesh) -> tuple[Step, ...]:
-    straight = _Resharding(sizes, source, target, mesh)
-    found = straight.steps()
-    if any(straight.uneven) or sum(step.sent > 0 for step in found) < 2:
-        return tuple(found)
-    return _cheapest(sizes, source, target, mesh, elements_sent(found)) or tuple(found)
+    before, after = ([padded(n, a, mesh) for n, a in zip(sizes, axes)] for axes in (source, target))
+    if any(a and b and m != n for a, b, m, n in zip(source, target, before, after)):
+        used = {a for axes in source for a in axes}
+        middle = tuple(() if a and b and m != n else b if b[:len(a)] == a and not used & set(b[len(a):]) else a
+                       for a, b, m, n in zip(source, target, before, after))
+        return _steps(sizes, source, middle, mesh) + _steps(sizes, middle, target, mesh)
+    even = tuple(map(max, before, after))
+    found: Sequence[Step] = _Resharding(even, source, target, mesh).steps()
+    if sum(step.sent > 0 for step in found) > 1:
+        found = _cheapest(even, source, target, mesh, elements_sent(found)) or found
+    return tuple(_resized(found, sizes, even, source, target))
+
+
+def padded(size: int, axes: Axes, mesh: DeviceMesh) -> int:
+    """Elements of all parts along such axes, padding among them."""
+    count = mesh.count(axes)
+    return -(-size // count) * count
+
+
+def _resized(steps: Sequence[Step], sizes: Sequence[int], even: Sequence[int], source: tuple[Axes, ...],
+             target: tuple[Axes, ...]) -> list[Step]:
+    """The steps, and where dimensions get padding, as late as they can, or lose it, as early as they can."""
+    made = list(steps)
+    for d, (size, longer) in enumerate(zip(sizes, even)):
+        if size == longer:
+            continue
+        divided = [n for n, step in enumerate(made) if step.sharding[d]]           # after these steps
+        if not target[d]:
+            last = divided[-1] + 1 if divided else 0                               # the step that makes it whole
+            made.insert(last + 1, Step("resize", d, (), made[last].sharding, size=size))
+        if not source[d]:
+            now = made[divided[0] - 1].sharding if divided[0] else source
+            made.insert(divided[0], Step("resize", d, (), now, size=longer))
+    return made
 
 
 def _cheapest(sizes: tuple[int, ...], source: tuple[Axes, ...], target: tuple[Axes, ...], mesh: DeviceMesh,
@@ -102,10 +134,10 @@ def elements_sent(steps: Sequence[Step]) -> float:
 
 
 class _Resharding:
+    """The steps that come to mind first, of dimensions that divide evenly."""
+
     def __init__(self, sizes: Sequence[int], source: Sequence[Axes], target: Sequence[Axes], mesh: DeviceMesh):
         self.sizes, self.now, self.target, self.mesh = sizes, list(source), list(target), mesh
-        self.uneven = [a != b and (n % mesh.count(a) > 0 or n % mesh.count(b) > 0)
-                       for n, a, b in zip(sizes, source, target)]
         self.found: list[Step] = []
 
     def steps(self) -> list[Step]:
@@ -120,7 +152,7 @@ class _Resharding:
         """Elements of a device's part."""
         product = 1
         for size, axes in zip(self.sizes, self.now):
-            product *= -(-size // self.mesh.count(axes))
+            product *= size // self.mesh.count(axes)
         return product
 
     def _take(self, kind: str, dimension: int, axes: Axes, sent: float = 0.0, onto: int = -1) -> None:
@@ -129,21 +161,21 @@ class _Resharding:
     def _slice(self) -> None:
         used = {a for axes in self.now for a in axes}
         for d, (now, target) in enumerate(zip(self.now, self.target)):
-            if target[:len(now)] != now or self.uneven[d] and now:
+            if target[:len(now)] != now:
                 continue
             more: list[int] = []
             for axis in target[len(now):]:
                 if axis in used:
                     break
                 more.append(axis)
-            if more and not (self.uneven[d] and (*now, *more) != target):
+            if more:
                 self.now[d] = (*now, *more)
                 used.update(more)
                 self._take("slice", d, tuple(more))
 
     def _permute(self) -> bool:
         """Where each device's part has its size already, though another device has it."""
-        if any(self.uneven) or any(self.mesh.count(a) != self.mesh.count(b) for a, b in zip(self.now, self.target)):
+        if any(self.mesh.count(a) != self.mesh.count(b) for a, b in zip(self.now, self.target)):
             return False
         self.now = list(self.target)
         self._take("permute", -1, (), float(self._local()))
@@ -155,8 +187,7 @@ class _Resharding:
             for start in range(len(now) - len(tail), len(now)):
                 moved = now[start:]
                 for j, there in enumerate(self.now):
-                    if j != i and not self.uneven[i] and not self.uneven[j] and \
-                            self.target[j][:len(there) + len(moved)] == (*there, *moved):
+                    if j != i and self.target[j][:len(there) + len(moved)] == (*there, *moved):
                         parts = self.mesh.count(moved)
                         sent = self._local() * (parts - 1) / parts
                         self.now[i], self.now[j] = now[:start], (*there, *moved)
@@ -178,6 +209,6 @@ class _Resharding:
         if now == target:
             return ()
         common = 0
-        while not self.uneven[d] and common < min(len(now), len(target)) and now[common] == target[common]:
+        while common < min(len(now), len(target)) and now[common] == target[common]:
             common += 1
         return now[common:]
