@@ -536,6 +536,7 @@ class Function:
     def __init__(self, name: str, library):
         self.name, self.library, self.launch = name, library, getattr(library, f"launch_{name}")
         self.checked = hasattr(library, "emulation_fault")
+        self.takes = ctypes.c_int.in_dll(library, f"arguments_{name}").value
         self.most_threads = ctypes.c_int.in_dll(library, f"bounds_{name}").value \
             if hasattr(library, f"bounds_{name}") else 1024
         self.sizes: tuple[int, ...] = ()
@@ -554,6 +555,9 @@ class Function:
     def prepared_async_call(self, grid, block, stream, *addresses, shared_size: int = 0) -> None:
         if self.count != len(addresses):
             raise Error(f"{self.name} was prepared for {self.count} arguments, not {len(addresses)}")
+        if self.count != self.takes:                        # the driver's words
+            raise Error(f"cuLaunchKernel failed: too many resources requested for launch: {self.name} takes "
+                        f"{self.takes} arguments, not {self.count}")
         if shared_size > self.most_shared:
             raise Error(f"cuLaunchKernel failed: invalid argument: {shared_size} bytes of shared memory, "
                         f"{self.most_shared} allowed")

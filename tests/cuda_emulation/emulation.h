@@ -99,6 +99,7 @@ static void call(void (*kernel)(Pointers...), void *const *arguments, std::index
 }
 template <auto KERNEL> struct Caller;
 template <class... Pointers, void (*KERNEL)(Pointers...)> struct Caller<KERNEL> {
+  static constexpr int COUNT = sizeof...(Pointers);
   static void run(void *const *arguments) { call(KERNEL, arguments, std::index_sequence_for<Pointers...>()); }
 };
 
@@ -108,7 +109,8 @@ template <class... Pointers, void (*KERNEL)(Pointers...)> struct Caller<KERNEL> 
   extern "C" __attribute__((visibility("default")))                                                                   \
   int launch_##kernel(void *const *arguments, const unsigned *grid, const unsigned *size, unsigned shared) {          \
     return emulation::launch(emulation::Caller<kernel>::run, arguments, grid, size, shared);                          \
-  }
+  }                                                                                                                   \
+  extern "C" __attribute__((visibility("default"))) int arguments_##kernel = emulation::Caller<kernel>::COUNT;
 
 #define threadIdx (emulation::current->index)
 #define blockIdx emulation::block_index

@@ -37,7 +37,7 @@ struct Stream { Stream *origin = nullptr; std::vector<Work> recorded; std::vecto
 struct Graph { std::vector<Work> nodes; };
 struct Event { double when = 0; Stream *origin = nullptr; };
 struct Module { void *library; };
-struct Function { int (*launch)(void *const *, const unsigned *, const unsigned *, unsigned); int most_threads, most_shared = 48 << 10; };
+struct Function { int (*launch)(void *const *, const unsigned *, const unsigned *, unsigned); int most_threads, takes, most_shared = 48 << 10; };
 
 static std::map<Pointer, Piece> memory;
 static std::map<void *, size_t> host;
@@ -360,9 +360,10 @@ API(cuModuleUnload, void *module) {
 API(cuModuleGetFunction, void **function, void *module, const char *name) {
   FAULT;
   void *library = static_cast<Module *>(module)->library, *launch = dlsym(library, (std::string("launch_") + name).c_str());
-  const int *bounds = static_cast<int *>(dlsym(library, (std::string("bounds_") + name).c_str()));
-  if (!launch) return NOT_FOUND;
-  return *function = new Function{(decltype(Function::launch))launch, bounds ? *bounds : 1024}, SUCCESS;
+  const auto number = [&](const char *of) { return static_cast<int *>(dlsym(library, (std::string(of) + name).c_str())); };
+  const int *bounds = number("bounds_"), *takes = number("arguments_");
+  if (!launch || !takes) return NOT_FOUND;
+  return *function = new Function{(decltype(Function::launch))launch, bounds ? *bounds : 1024, *takes}, SUCCESS;
 }
 API(cuFuncSetAttribute, void *function, int attribute, int value) {
   FAULT;
@@ -384,6 +385,7 @@ API(cuLaunchKernel, void *function, unsigned gx, unsigned gy, unsigned gz, unsig
   size_t bytes = 0;
   for (int i = 0; more && more[i]; i += 2)
     (Pointer(more[i]) == 1 ? (void)(buffer = static_cast<void *const *>(more[i + 1])) : (void)(bytes = *static_cast<size_t *>(more[i + 1])));
+  if (int(bytes / sizeof(void *)) != kernel.takes) return 701;
   pointers.assign(buffer, buffer + bytes / sizeof(void *));
   return do_or_record(stream, [=] {
     const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};

@@ -48,6 +48,11 @@ class Asked(NamedTuple):
         return ELEMENT_TYPES[self.facts["types"][0]].bytes
 
     @property
+    def sum_width(self) -> int:
+        """Bytes of a sum."""
+        return ELEMENT_TYPES[self.facts["types"][1]].bytes
+
+    @property
     def is_positions(self) -> bool:
         """Whether operands can be copied in boxes of positions (positions.py)."""
         return self.product is None and not self.made and is_positions(self.c, self.offsets, self.width)

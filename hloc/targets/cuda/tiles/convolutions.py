@@ -70,15 +70,14 @@ def convolution(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple
         return structs + text, start
     found = choices(asked, gpu)
     chosen = next((c for c in found if c.variant == variant), found[0])
-    if len(chosen.parts) == 1:
-        return _tiled(*chosen.parts[0], name, gpu)
-    made = [_tiled(part, tiling, f"{name}_{n}", gpu) for n, (part, tiling) in enumerate(chosen.parts)]
-    return ("".join(text for text, _, _ in made), [start for _, launches, _ in made for start in launches],
-            max(scratch for _, _, scratch in made))
+    scratch = max(offsets(tiling, part.sum_width, packed_lines(part, tiling))[1] for part, tiling in chosen.parts)
+    names = [f"{name}_{n}" for n in range(len(chosen.parts))] if len(chosen.parts) > 1 else [name]
+    made = [_tiled(part, tiling, own, gpu, scratch) for own, (part, tiling) in zip(names, chosen.parts)]
+    return "".join(text for text, _ in made), [start for _, launches in made for start in launches], scratch
 
 
-def _tiled(asked: Asked, tiling: Tiling, name: str, gpu: Machine) -> tuple[str, list[Geometry], int]:
-    """Text, launches and scratch bytes of a convolution in a tiling."""
+def _tiled(asked: Asked, tiling: Tiling, name: str, gpu: Machine, scratch: int) -> tuple[str, list[Geometry]]:
+    """Text and launches of a convolution in a tiling. scratch: bytes of scratch memory that the kernels are given."""
     tile, c = asked.tile, asked.c
     structs, operands = _operands(asked, name)
     shape, call, before = c, f"hloc_conv<{name}_shape>({operands}", ""
@@ -96,8 +95,8 @@ def _tiled(asked: Asked, tiling: Tiling, name: str, gpu: Machine) -> tuple[str, 
 
     def finish(most: int) -> str:
         return _finish_text(asked, most)
-    text, launches, scratch = tiled_kernels(tile, name, gpu, tiling, shape, call, finish, maps, before, lines)
-    return structs + text, launches, scratch
+    text, launches, _ = tiled_kernels(tile, name, gpu, tiling, shape, call, finish, maps, before, lines, scratch)
+    return structs + text, launches
 
 
 def packed_lines(asked: Asked, tiling: Tiling, name: str = "") -> list[Lines]:
@@ -128,7 +127,7 @@ def _maps(asked: Asked, tiling: Tiling) -> tuple[TensorMap, ...]:
         left = map_of_image(c, asked.offsets[0], patch_of(c, tiling.constants["BM"]), arguments[0], asked.width)
         right = left if tiling.packed[1] else \
             map_of_filter(c, asked.offsets[1], tiling.constants["BN"], arguments[1], asked.width)
-    for one, place in zip(lines, offsets(tiling, ELEMENT_TYPES[asked.facts["types"][1]].bytes, lines)[0]):
+    for one, place in zip(lines, offsets(tiling, asked.sum_width, lines)[0]):
         right = TensorMap.of(len(tile.buffers), asked.width, place // asked.width,
                              [(one.line, 1), (one.rows, one.line), (1, 0), (1, 0)],
                              (tiling.constants["BK"], tiling.constants["BN"]))

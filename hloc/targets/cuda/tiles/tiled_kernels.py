@@ -32,13 +32,15 @@ from hloc.targets.cuda.tiles.tiling import (
 
 def tiled_kernels(tile: Tile, name: str, gpu: Machine, tiling: Tiling, shape: dict[str, int], call: str,
                   finish: Callable[[int], str], maps: tuple[TensorMap, ...] = (), before: str = "",
-                  lines: Sequence[Lines] = ()) -> tuple[str, list[Geometry], int]:
+                  lines: Sequence[Lines] = (), least: int = 0) -> tuple[str, list[Geometry], int]:
     """Text, launches and scratch bytes. call: such as "hloc_gemm<k0_shape>(lhs, rhs"; its join is hloc_gemm_join.
     finish: the text of the epilogue of up to so many columns at once (finish.py); before: a statement before the
-    barriers are set up; lines: operands that are packed before."""
+    barriers are set up; lines: operands that are packed before; least: scratch bytes of other launches of the tile, all
+    of which take the same arguments."""
     type, total = dict(tile.parameters)["types"]
     width = ELEMENT_TYPES[total].bytes
     places, scratch = offsets(tiling, width, lines)
+    scratch = max(scratch, least)
     kept = (Buffer("scratch", total, scratch // width, "update"),) if scratch else ()
     mapped = (Buffer("maps", "u8", BYTES * len(maps), "read"),) if maps else ()
     own, with_maps = (tile._replace(buffers=(*tile.buffers, *kept, *more)) for more in ((), mapped))
