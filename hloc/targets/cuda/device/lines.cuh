@@ -17,13 +17,18 @@ template <class P, class T, class Make> HLOC_FN void hloc_pack_lines(Make source
   typedef decltype(source_of(0)) Source;
   constexpr int V = 16 / sizeof(T), WIDE = Source::K_FIRST ? 1 : Source::VECTOR;
   constexpr int DEEP = Source::K_FIRST ? Source::VECTOR : 1;
-  constexpr long ACROSS = (P::ROWS + WIDE - 1) / WIDE, PIECES = P::LINE / V, EACH = ACROSS * PIECES;
+  /* Eight lanes have pieces of a line one after the other, of 128 bytes, and the next lanes other rows: a warp reads and
+   * writes whole sectors whichever way the operand lies. */
+  constexpr int BESIDE = Source::K_FIRST ? 1 : 8;
+  constexpr long ACROSS = (P::ROWS + WIDE - 1) / WIDE, PIECES = P::LINE / V;
+  constexpr long EACH = ACROSS * ((PIECES + BESIDE - 1) / BESIDE * BESIDE);
   static_assert(P::LINE % V == 0 && (!P::PAIRS || DEEP == 1 || V % 8 == 0), "pieces of 16 bytes");
   typename Source::template places<1> nothing;
   for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < EACH * P::BATCHES; n += (long)gridDim.x * blockDim.x) {
     const long batch = n / EACH, one = n % EACH;
-    const long row = (Source::K_FIRST ? one / PIECES : one % ACROSS) * WIDE;
-    const long k0 = (Source::K_FIRST ? one % PIECES : one / ACROSS) * V;
+    const long piece = Source::K_FIRST ? one % PIECES : one / BESIDE / ACROSS * BESIDE + one % BESIDE;
+    const long row = (Source::K_FIRST ? one / PIECES : one / BESIDE % ACROSS) * WIDE, k0 = piece * V;
+    if (piece >= PIECES) continue;
     const Source source = source_of(batch);
     T found[WIDE][V];
 #pragma unroll
