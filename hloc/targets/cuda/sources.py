@@ -35,7 +35,7 @@ HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
            ("bulk.cuh", GROUPS), ("warpgroup.cuh", GROUPS), ("lines.cuh", ("hloc_pack_lines<",)),
            ("conv.cuh", ("hloc_conv<", "hloc_conv_direct<", *PACKS)),
            ("conv_bulk.cuh", ("hloc_patch_rest<", "hloc_positions_rest<")), ("attention.cuh", ("hloc_attention_",)),
-           ("attention_group.cuh", ("hloc_attention_group<",)),
+           ("attention_few.cuh", ("hloc_attention_few<",)), ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
            ("sort.cuh", ("hloc_sort_", "hloc_pick_")), ("fft.cuh", ("hloc_fft_",)))
 ALIGNED = 256                       # bytes: the alignment that libraries want for their workspace

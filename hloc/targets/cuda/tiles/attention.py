@@ -2,7 +2,8 @@
 
 In: the Tile that kernels/attention/attention.py describes. Out: a struct of constants, kernels, and their launches.
 bf16 and f16 of a depth up to MOST_DEPTH are multiplied on tensor cores, on sm_90a also by warpgroups
-(attention_group.cuh). Everything else is computed at full precision in registers. If there are too few queries and
+(attention_group.cuh). Of a few queries, such as a decoder's, keys are shared out among lanes (attention_few.cuh).
+Everything else is computed at full precision in registers. If there are too few queries and
 batches to fill the GPU, the keys are split into pieces, and a second kernel joins the partial results.
 """
 from __future__ import annotations
@@ -37,6 +38,8 @@ from hloc.targets.printer import CUDA, print_statements
 MOST_DEPTH = 256                # on tensor cores: queries and two tiles of keys are in shared memory
 KEYS = 64                       # most keys of a tile
 FEW_ROWS = 16
+# attention_few.cuh: most queries of a block; most registers of a lane for what it loads at once
+FEWEST_ROWS, FEW_THREADS, LOADED = 4, 256, 64
 # Queries and keys of a tile on tensor cores, and blocks of 16 queries per warp
 SHAPES = ((128, 64, 2), (128, 32, 2), (64, 64, 1), (64, 32, 1), (16, 64, 1), (16, 32, 1))
 MOST_REGISTERS = 192            # for sums and scores; the rest of 255: addresses and fragments
@@ -111,9 +114,10 @@ def _shapes(facts: dict, gpu: Machine) -> list[Shape]:
     if grouped and _limited_by_mma(facts, gpu):
         grouped.sort(key=lambda s: s.constants["BM"] > most)
         return [*grouped, *found]
+    few = _few_queries(facts, gpu)
     if found and found[0].constants["BM"] <= most:
-        return [*found, *grouped]
-    return [_in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk), *found, *grouped]
+        return [*few, *found, *grouped]
+    return [*few, _in_registers(FEW_ROWS if rows <= FEW_ROWS else 64, chunk), *found, *grouped]
 
 
 def _limited_by_mma(facts: dict, gpu: Machine) -> bool:
@@ -138,8 +142,13 @@ class Shape(NamedTuple):
     @property
     def variant(self) -> str:
         """Its name in tuning files."""
-        how = ", wgmma, bulk copies" if self.grouped else "" if self.registers else ", f32"
+        how = ", wgmma, bulk copies" if self.grouped else ", few" if self.few else "" if self.registers else ", f32"
         return f"{self.constants['BM']} queries, {self.constants['BN']} keys{how}"
+
+    @property
+    def few(self) -> bool:
+        """Keys are shared out among the lanes of a block (attention_few.cuh)."""
+        return "LANES" in self.constants
 
     @property
     def grouped(self) -> bool:
@@ -208,6 +217,23 @@ def _maps(tile: Tile, facts: dict, c: dict[str, int]) -> tuple[TensorMap, ...]:
 def _in_registers(rows: int, features: int) -> Shape:
     memory = 4 * (16 * (rows + 4 + KEYS + 4 + features + 4) + KEYS * (rows + 4))
     return Shape({"BM": rows, "BN": KEYS, "TM": rows // 16}, 256, memory, 0)
+
+
+def _few_queries(facts: dict, gpu: Machine) -> list[Shape]:
+    """For a few queries whose keys and values lie along their elements, if a block's sums fit."""
+    rows, _, depth, features = facts["sizes"]
+    strides = _strides(facts)
+    if rows > FEWEST_ROWS or strides["K_K"] != 1 or strides["V_FEATURE"] != 1:
+        return []
+    packs = max(-(-depth // strides["K_VECTOR"]), -(-features // strides["V_VECTOR"]))
+    lanes = min(WARP, 1 << (packs - 1).bit_length())
+    deep, wide = (-(-n // (lanes * v)) * v for n, v in ((depth, strides["K_VECTOR"]), (features, strides["V_VECTOR"])))
+    at_once = max(1, min(4, LOADED // (deep + wide)))
+    keys, memory = FEW_THREADS // lanes * at_once, FEW_THREADS // lanes * rows * (features + 2) * 4
+    constants = {"BM": rows, "TM": rows, "BN": keys, "FC": features, "LANES": lanes, "AT_ONCE": at_once, "DEEP": deep,
+                 "WIDE": wide}
+    fits = memory <= gpu.shared_bytes and rows * (deep + wide) <= LOADED * 2
+    return [Shape(constants, FEW_THREADS, memory, 0)] if fits else []
 
 
 def _pieces(blocks: int, columns: int, keys: int, gpu: Machine) -> tuple[int, int]:
@@ -315,7 +341,8 @@ def _call(name: str, types: tuple[str, ...], shape: Shape, mask: tuple[str, str]
         return (f"{how},\n    [](float low, float high) {{ return hloc_rounded_pair_{types[0]}(low, high); }},\n"
                 f"    {f'live_at, {mask[1]}' if mask else '0, 0.0f'}, score_of, keep, keep_state, finish);")
     reads = ",\n    ".join(reader(t) for t in types)
-    return f"hloc_attention_f32<{name}_shape>({arrays},\n    {reads},\n    score_of, keep, keep_state, finish);"
+    how = "few" if shape.few else "f32"
+    return f"hloc_attention_{how}<{name}_shape>({arrays},\n    {reads},\n    score_of, keep, keep_state, finish);"
 
 
 def reader(type: str) -> str:
