@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from collective_forms import FORMS, LOOP, RAGGED, SIZES
 from cuda_emulation import driver
 from cuda_emulation.nccl import FakeNccl
 from kernel_harness import compare
-from test_communicators import FORMS, LOOP, RAGGED, SIZES
 
 from hloc import api
 from hloc.api import compile_for_devices
