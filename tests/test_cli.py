@@ -4,6 +4,8 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -235,9 +237,19 @@ def test_layouts_that_have_a_meaning_stay(here, capsys):
     assert code == 2 and "b.hlo:2:" in err and "depends on the layouts" in err
 
 
-def test_doctor(capsys):
+def test_doctor(capsys, monkeypatch):
+    """One library of NVIDIA is there, another is not."""
+    from hloc.errors import RunError
+    from hloc.targets.cuda.libraries import cudnn, nccl
+
+    def version(number):
+        number._obj.value = 22809
+    monkeypatch.setattr(nccl, "library", lambda: SimpleNamespace(ncclGetVersion=version))
+    monkeypatch.setattr(cudnn, "library", Mock(side_effect=RunError("cuDNN is not installed", hint="pip install it")))
     code, out, _ = run(capsys, "doctor", "--json")
-    assert code == 0 and "C compiler" in [row["what"] for row in json.loads(out)]
+    rows = {row["what"]: row for row in json.loads(out)}
+    assert code == 0 and "C compiler" in rows and rows["NCCL"]["found"] == "2.28.9"
+    assert (rows["cuDNN"]["found"], rows["cuDNN"]["get_it"]) == ("", "pip install it")
 
 
 def test_list_passes(capsys):

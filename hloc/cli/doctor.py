@@ -22,10 +22,10 @@ ANSWER_SECONDS = 30
 @click.command("doctor", epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor_command(as_json: bool) -> None:
-    """List what hloc found on this machine (compilers for C and CUDA, driver, GPU, PyCUDA, jaxlib), and how to install
-    what is missing."""
+    """List what hloc found on this machine (compilers for C and CUDA, driver, GPU and libraries for it, PyCUDA,
+    jaxlib), and how to install what is missing."""
     rows = [_python(), _c_compiler(), _library_kernels(), _nvrtc(), _nvcc(), _driver(),
-            _package("pycuda", "run CUDA code", "hloc[cuda]"),
+            _package("pycuda", "run CUDA code", "hloc[cuda]"), *_libraries(),
             _package("jaxlib", "hloc check --against xla", "hloc[jax]"), _cache()]
     if as_json:
         click.echo(json.dumps([dict(zip(("what", "found", "needed_for", "get_it"), r)) for r in rows], indent=1))
@@ -80,6 +80,21 @@ def _driver() -> tuple[str, str, str, str]:
         said = _answer(path, "--query-gpu=name,driver_version", "--format=csv,noheader")
         text = "; ".join(said.strip().splitlines())
     return "GPU and driver", text, "running CUDA code", "a machine with an NVIDIA GPU and its driver"
+
+
+def _libraries() -> list[tuple[str, str, str, str]]:
+    """NVIDIA's, that programs for GPUs may call."""
+    from hloc.errors import RunError
+    from hloc.targets.cuda.libraries import cublaslt, cudnn, nccl
+    rows = []
+    for what, library, use in (("NCCL", nccl, "collectives of several GPUs"),
+                               ("cuBLASLt", cublaslt, "its matmuls, with --tuning"),
+                               ("cuDNN", cudnn, "its convolutions, with --tuning")):
+        try:
+            rows.append((what, library.version(), use, ""))
+        except RunError as error:
+            rows.append((what, "", use, error.hint or ""))
+    return rows
 
 
 def _answer(*command: str) -> str:

@@ -105,6 +105,13 @@ def library():
     return finding.load("cuBLASLt", "libcublasLt", NAMES, "cublas")
 
 
+def version() -> str:
+    """Of that library. Raises RunError."""
+    asked = library().cublasLtGetVersion
+    asked.restype = ctypes.c_size_t
+    return finding.version_text(asked())
+
+
 class CublasLt:
     """The library's handle in the current context."""
 

@@ -139,6 +139,13 @@ def library():
     return finding.load("cuDNN", "libcudnn", NAMES, "cudnn")
 
 
+def version() -> str:
+    """Of that library. Raises RunError."""
+    asked = library().cudnnGetVersion
+    asked.restype = ctypes.c_size_t
+    return finding.version_text(asked())
+
+
 class Cudnn:
     """The library's handle in the current context."""
 

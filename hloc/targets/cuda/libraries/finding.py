@@ -20,3 +20,8 @@ def load(name: str, stem: str, system_names: Sequence[str], extra: str) -> ctype
         except OSError:
             continue
     raise RunError(f"{name} is not installed ({stem})", hint=f"pip install 'hloc[{extra}]'")
+
+
+def version_text(number: int) -> str:
+    """21805 is 2.18.5, as these libraries count."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

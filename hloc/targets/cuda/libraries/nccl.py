@@ -42,6 +42,13 @@ def library():
     return finding.load("NCCL", "libnccl", NAMES, "nccl")
 
 
+def version() -> str:
+    """Of that library. Raises RunError."""
+    number = ctypes.c_int()
+    library().ncclGetVersion(ctypes.byref(number))
+    return finding.version_text(number.value)
+
+
 class Nccl:
     """The library's functions. Raises RunError for a version without ncclCommSplit."""
 
@@ -50,8 +57,8 @@ class Nccl:
         version = ctypes.c_int()
         self._do("ncclGetVersion", ctypes.byref(version))
         if version.value < OLDEST:
-            raise RunError(f"NCCL {version_text(version.value)} is too old: collectives on GPUs need "
-                           f"{version_text(OLDEST)}", hint="pip install 'hloc[nccl]'")
+            raise RunError(f"NCCL {finding.version_text(version.value)} is too old: collectives on GPUs need "
+                           f"{finding.version_text(OLDEST)}", hint="pip install 'hloc[nccl]'")
         self.version = version.value
 
     def _do(self, name: str, *arguments) -> None:
@@ -153,8 +160,3 @@ def _combined(size: int, type: str, op: str) -> tuple:
         raise RunError(f"NCCL has no {op} of {type}")
     type = PARTS.get(type, type)
     return ctypes.c_size_t(size // ELEMENT_TYPES[type].bytes), TYPES[type], OPS[found]
-
-
-def version_text(number: int) -> str:
-    """21805 is 2.18.5."""
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
