@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloc.api import plan
+from hloc.api import load_compiled, plan
 from hloc.cli.main import cli
 from hloc.devices import with_device_counts
-from hloc.errors import UsageError
+from hloc.errors import UnsupportedError, UsageError
 from hloc.ops.collectives import named_devices
 from hloc.targets import find
 from hloc.text import parse_module
@@ -149,3 +149,53 @@ def test_schedules_are_those_of_each_device(tmp_path, capsys, monkeypatch):
     assert "no loop" in said_by(capsys, "explain", "named.hlo", "--schedule")
     parts = json.loads(said_by(capsys, "memory", "named.hlo", "--json"))
     assert parts["parameters"] == parts["results"] == 8 * 4
+
+
+GROUPED = """HloModule grouped
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+ENTRY e {
+  x = f32[8] parameter(0)
+  s = f32[8] all-reduce(x), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+  ROOT p = f32[8] collective-permute(s), channel_id=2, source_target_pairs={{0,1},{2,3}}
+}
+"""
+
+
+@pytest.fixture
+def grouped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("grouped.hlo").write_text(GROUPED.replace("{{0,1}}", "{{0,1},{2,3}}"))
+    Path("few.hlo").write_text(GROUPED)
+
+
+@pytest.mark.parametrize("command", ["run", "check", "bisect", "nans", "bench"])
+def test_commands_that_run_a_module_say_how_many_devices_it_needs(grouped, command):
+    """The number is that of all collectives, whichever is the first to lack devices."""
+    for module, options in (("grouped.hlo", []), ("few.hlo", ["--devices", "2"])):
+        with pytest.raises(UnsupportedError, match=r"(grouped|few)\.hlo:\d+:\d+: (?s:.*)hint: --devices 4 gives it so many"):
+            cli.main([command, module, *options], standalone_mode=False)
+
+
+def test_commands_that_run_nothing_take_as_many_devices_as_collectives_name(grouped, capsys):
+    assert json.loads(said_by(capsys, "simulate", "grouped.hlo", "-c", "dgx-h100", "--json"))["devices"] == 4
+    said_by(capsys, "report", "grouped.hlo", "-o", "page.html", "--json")
+    assert "collective-permute" in Path("page.html").read_text()
+    with pytest.raises(UnsupportedError, match="hint: --devices 4 gives it so many"):
+        cli.main(["explain", "grouped.hlo", "--devices", "2"], standalone_mode=False)
+
+
+def test_partitions_are_what_collectives_name(grouped, capsys):
+    """Without counts in the header: a permute with a channel is between partitions."""
+    said_by(capsys, "run", "grouped.hlo", "--devices", "4", "-i", "random:1", "-o", "r{device}.npz")
+    assert [bool(np.load(f"r{d}.npz")["out_0"].any()) for d in range(4)] == [False, True, False, True]
+
+
+def test_manual_computations_are_always_divided(tmp_path, monkeypatch, capsys):
+    """One device cannot run them."""
+    monkeypatch.chdir(tmp_path)
+    example = Path(__file__).parents[1] / "testdata" / "passes" / "sdy_round_trip_import" / "manual_computation.hlo"
+    Path("manual.hlo").write_text(example.read_text().partition("// ==>")[0])
+    cli.main(["compile", "manual.hlo", "-o", "manual.so"], standalone_mode=False)
+    assert load_compiled(Path("manual.so")).devices == 4
+    assert json.loads(said_by(capsys, "memory", "manual.hlo", "--json"))["parameters"] == 2 * 4 * 4
+    assert "device 3: result.0" in said_by(capsys, "check", "manual.hlo", "-t", "cpu")

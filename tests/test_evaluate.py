@@ -174,7 +174,7 @@ ENTRY e { p = pred[] parameter(0)  x = f32[] parameter(1)
 
 
 def test_collective_for_more_devices_than_there_are():
-    with pytest.raises(UnsupportedError, match=r"works on the devices \[0, 1\], this run has 1"):
+    with pytest.raises(UnsupportedError, match=r"names the devices \[0, 1\], this run has 1 device\n(?s:.*)hint: --devices 2 "):
         run("""add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
                ENTRY e { x = f32[] parameter(0)
                          ROOT r = f32[] all-reduce(x), replica_groups={{0,1}}, to_apply=add }""", 1.0)

@@ -19,7 +19,7 @@ from hloc.cli.options import (
     reading_options,
     target_option,
 )
-from hloc.cli.run_devices import device_arrays, runs_whole, setting_here
+from hloc.cli.run_devices import device_arrays, has_collectives, runs_whole, setting_here
 from hloc.cli.terminal import Progress, input_reader, print_table, read_module, tell, tell_of_gpu
 from hloc.errors import UsageError, printable
 
@@ -81,7 +81,8 @@ def check_command(module, inputs, target, against, expected, tolerance, devices,
         options = Options(progress=progress.report, custom_calls=calls,
                           passes=pass_options(fusion, precision=precision))
         setting = setting_here("hloc check", parsed, devices, mesh, reading.strict)
-        if setting.devices and (setting.module is parsed or not runs_whole(setting, inputs)):
+        is_alone = setting.module is not parsed and not has_collectives(parsed)      # it runs on one device, too
+        if setting.devices and not (is_alone and runs_whole(setting, inputs)):
             _for_the_evaluator(against, expected)
             own = setting.module or parsed
             changed = own if layout == "given" else with_layouts(own, layout)

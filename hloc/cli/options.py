@@ -117,8 +117,8 @@ mesh_option = click.option(
 devices_option = click.option(
     "--devices", type=click.IntRange(1), metavar="N",
     help="The module runs on N devices, which exchange arrays in collectives; one with sharding annotations is "
-         "partitioned. Default: the number in the module's header; compile, explain and memory take, where it has "
-         "none, as many as collectives name.")
+         "partitioned. Default: the number in the module's header; where it has none, commands that run nothing take "
+         "as many as collectives name.")
 
 fusion_option = click.option(
     "--fusion", type=click.Choice(["on", "off"]), default="on", show_default=True,

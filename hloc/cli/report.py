@@ -15,6 +15,7 @@ from hloc.cli.options import (
     pass_options,
     precision_options,
 )
+from hloc.cli.run_devices import for_devices
 from hloc.cli.terminal import Progress, counted, input_reader, read_module
 from hloc.errors import UsageError
 from hloc.files import check_target, write
@@ -70,7 +71,7 @@ def report_command(module, inputs, output, target, others, measure, repeat, as_j
     with Progress() as progress:
         options = Options(progress=progress.report, passes=pass_options(fusion, precision=precision))
         with options.stage("parse"):
-            parsed = read_module(module, reading, progress)
+            parsed = for_devices(read_module(module, reading, progress), None, None, reading.strict)
         with blaming_faults(parsed, "hloc report"):
             taken = _measured(parsed, target, options, inputs, repeat) if measure else None
             told = make_report(parsed, chosen, options, title=module, others=names)

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,15 +67,13 @@ def setting_for(module: Module | Executable, asked: int | None, mesh: dict[str, 
         from hloc.evaluate.mpi import mpi_device, process_count
         divided = _divided(module, mesh, process_count(), strict)
         return Setting([mpi_device(divided.module if divided else module)], divided)
-    if asked is None and mesh is None and not _has_collectives(module):
+    if asked is None and mesh is None and not has_collectives(module):
         return Setting([])
     from hloc.evaluate.simulate import simulated_devices
-    replicas, partitions = device_counts(module)
     divided = _divided(module, mesh, asked, strict)
-    count = divided.count if divided else asked or replicas * partitions
-    if count == 1:
-        return Setting([])
-    return Setting(list(simulated_devices(divided.module if divided else module, count)), divided)
+    count = divided.count if divided else asked or prod(device_counts(module))
+    devices = simulated_devices(divided.module if divided else module, count)
+    return Setting(list(devices), divided) if count > 1 else Setting([])
 
 
 def setting_here(command: str, module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Setting:
@@ -86,13 +85,15 @@ def setting_here(command: str, module: Module, asked: int | None, mesh: dict[str
 
 def for_devices(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> Module:
     """The program of each device, whose header has their number: `asked`, those of `mesh`, or what the header or, for
-    lack of counts there, collectives name. The module itself where that is one."""
+    lack of counts there, collectives name. The module itself where that is one. One with manual computations is always
+    divided: it does not run on one device."""
     return with_causes(module, asked, mesh, strict)[0]
 
 
 def with_causes(module: Module, asked: int | None, mesh: dict[str, int] | None, strict: bool) -> tuple[Module, Causes]:
     """The same, and the annotations that are why it has its collectives."""
-    divided = _divided(module, mesh, asked, strict) if asked or mesh else None
+    is_manual = needs_partitioner(module) is not None and has_collectives(module)
+    divided = _divided(module, mesh, asked, strict) if asked or mesh or is_manual else None
     if divided is None:
         return _as_written(module, asked), {}
     from hloc.tools.sharding_causes import sharding_causes
@@ -103,16 +104,12 @@ def with_causes(module: Module, asked: int | None, mesh: dict[str, int] | None, 
 
 def _as_written(module: Module, asked: int | None) -> Module:
     """A module that is not to be divided, with so many devices in its header."""
-    replicas, partitions = device_counts(module)
-    if asked is None and replicas * partitions == 1:
-        from hloc.ops.collectives import named_devices
-        named = named_devices(module.instructions())
-        return module if named == (1, 1) else with_device_counts(module, *named)
-    if asked in (None, replicas * partitions):
-        return module
-    if replicas * partitions > 1:
-        raise UsageError(f"{module.name} is for {replicas * partitions} devices, not for {asked}")
-    return with_device_counts(module, asked, 1)
+    from hloc.ops.collectives import counts_of_run, named_devices
+    written = prod(device_counts(module))
+    if asked not in (None, written) and written > 1:
+        raise UsageError(f"{module.name} is for {written} devices, not for {asked}")
+    counts = counts_of_run(module, asked or written) if asked or written > 1 else named_devices(module.instructions())
+    return module if counts == device_counts(module) else with_device_counts(module, *counts)
 
 
 def setting_for_compiled(exe: Executable, asked: int | None) -> Setting:
@@ -156,7 +153,7 @@ def ending_all(devices: Sequence[Device]) -> Iterator[None]:
         devices[0].abort(getattr(error, "code", None) or getattr(error, "exit_code", FAULT))
 
 
-def _has_collectives(module: Module) -> bool:
+def has_collectives(module: Module) -> bool:
     from hloc.ops.collectives import meets_devices
     return any(meets_devices(i) for c in reachable_computations(module.entry) for i in c.instructions)
 

@@ -19,6 +19,7 @@ from hloc.errors import RunError, Span, UsageError
 from hloc.evaluate.evaluator import Device
 from hloc.ir import Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.machine import available_cores
+from hloc.ops.collectives import counts_of_run
 from hloc.ops.values import Value, flatten, unflatten
 
 TIMEOUT = "HLOC_DEVICE_TIMEOUT"
@@ -44,12 +45,11 @@ def mpi_device(module: Module) -> MpiDevice:
     """This process's device. Raises RunError without mpi4py, or if the number of processes is not the module's."""
     world = _mpi().COMM_WORLD
     replicas, partitions = device_counts(module)
-    if replicas * partitions != world.size:
-        if replicas * partitions != 1:
-            raise RunError(f"the module takes {replicas * partitions} devices, not {world.size} processes")
-        replicas = world.size
+    if replicas * partitions not in (1, world.size):
+        raise RunError(f"the module takes {replicas * partitions} devices, not {world.size} processes")
     if world.size > 1:
         refuse_unpartitioned(module)
+    replicas, partitions = counts_of_run(module, world.size)
     replica, partition = divmod(world.rank, partitions)
     return MpiDevice(world, replica, partition, replicas, partitions)
 

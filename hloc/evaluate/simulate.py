@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hloc.devices import device_counts, refuse_unpartitioned
+from hloc.devices import refuse_unpartitioned
 from hloc.errors import RunError, Span
 from hloc.evaluate.evaluator import CustomCall, Device, Join, Options, evaluate
 from hloc.evaluate.standing_threads import StandingThread, Work
 from hloc.ir import Instruction, Module, Shape
+from hloc.ops.collectives import counts_of_run
 from hloc.ops.values import Value
 
 PATIENCE = 0.3                  # seconds for devices to end after Ctrl-C
@@ -38,14 +39,11 @@ def evaluate_devices(module: Module, inputs: Sequence[Sequence[Any]], *,
 
 
 def simulated_devices(module: Module, count: int) -> list[SimulatedDevice]:
-    """`count` devices of one simulation. If the header gives no numbers of replicas and partitions, all are partitions
-    if it names partitions, else replicas. Raises UnsupportedError if the module is not partitioned yet."""
+    """`count` devices of one simulation. Raises UnsupportedError if the module is not partitioned yet, or names more
+    devices."""
     if count > 1:
         refuse_unpartitioned(module)
-    replicas, partitions = device_counts(module)
-    if replicas * partitions != count:
-        replicas, partitions = (1, count) if partitions > 1 else (count, 1)
-    return thread_devices(replicas, partitions)
+    return thread_devices(*counts_of_run(module, count))
 
 
 def thread_devices(replicas: int, partitions: int) -> list[SimulatedDevice]:

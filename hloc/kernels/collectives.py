@@ -23,8 +23,9 @@ from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Buffer, Const, Cost,
 from hloc.kernels.plan import Block
 from hloc.kernels.scalars import convert_to, converted, narrow, widen
 from hloc.ops.checks import root_parts
-from hloc.ops.collectives import check_reducer, device_groups, device_pairs
+from hloc.ops.collectives import check_reducer, device_groups, device_pairs, named_devices
 from hloc.ops.combiners import plain_opcode
+from hloc.ops.device_groups import missing_devices
 from hloc.ops.host import device_transfers
 
 COMBINED_AT_ONCE = 4096                 # HLOC_COMBINED_AT_ONCE in targets/cpu/runtime/communicator.h
@@ -107,8 +108,7 @@ def _checked_groups(instruction: Instruction, replicas: int, partitions: int) ->
     missing = sorted(set(range(count)) - set(named)) if instruction.opcode != "collective-broadcast" else []
     if wrong or missing or len(named) != len(set(named)):
         shown = wrong or (groups[0] if groups else [])
-        raise UnsupportedError(f"{instruction.opcode} works on the devices {shown}, this run has {count} device(s)",
-                               instruction.span)
+        raise missing_devices(instruction, shown, count, prod(named_devices([instruction])))
     if instruction.opcode not in ("all-reduce", "collective-broadcast") and len({len(g) for g in groups}) > 1:
         raise UnsupportedError(f"{instruction.opcode} has groups of several sizes", instruction.span)
     return tuple(map(tuple, groups))

@@ -11,12 +11,14 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
+from hloc.devices import device_counts
 from hloc.errors import RunError, UnsupportedError, VerifyError
-from hloc.ir import Instruction, Shape, array, numpy_dtype
+from hloc.ir import Instruction, Module, Shape, array, numpy_dtype
 from hloc.ops.checks import (
     array_operand,
     array_shape,
@@ -29,7 +31,7 @@ from hloc.ops.checks import (
     text,
 )
 from hloc.ops.combiners import Combiner
-from hloc.ops.device_groups import parse_groups
+from hloc.ops.device_groups import missing_devices, parse_groups
 from hloc.ops.host import transfer_pairs
 from hloc.ops.op import Op
 from hloc.ops.values import result_of
@@ -60,14 +62,18 @@ def _device_lists(instruction: Instruction, attribute: str) -> list[list[int]]:
         raise UnsupportedError(error.message, instruction.span) from None
 
 
+def _named_lists(instruction: Instruction) -> list[list[int]]:
+    """The groups and pairs as they are written."""
+    return [*_device_lists(instruction, "replica_groups"), *_device_lists(instruction, "source_target_pairs"),
+            *(transfer_pairs(instruction) or ())]
+
+
 def named_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
     """(replicas, partitions) so many that there is every device that collectives name: for modules whose header has no
     counts. Raises UnsupportedError as device_groups does."""
     replicas = partitions = devices = 1
     for instruction in filter(meets_devices, instructions):
-        lists = [*_device_lists(instruction, "replica_groups"), *_device_lists(instruction, "source_target_pairs"),
-                 *(transfer_pairs(instruction) or ())]
-        named = 1 + max((n for numbers in lists for n in numbers), default=0)
+        named = 1 + max((n for numbers in _named_lists(instruction) for n in numbers), default=0)
         if instruction.opcode in ("send", "recv") or instruction.get("use_global_device_ids", False):
             devices = max(devices, named)
         elif instruction.get("channel_id") is None or instruction.opcode.removesuffix("-start") in _BOTH_MODES:
@@ -75,6 +81,19 @@ def named_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
         else:
             partitions = max(partitions, named)
     return replicas, max(partitions, -(-devices // replicas))
+
+
+def counts_of_run(module: Module, count: int) -> tuple[int, int]:
+    """(replicas, partitions) of a run on `count` devices: those of the header or, where that has others, those that
+    collectives name; else all are replicas. Raises UnsupportedError where collectives name more devices."""
+    written, named = device_counts(module), named_devices(module.instructions())
+    fitting = next((counts for counts in (written, named) if prod(counts) == count), None)
+    replicas, partitions = fitting or ((1, count) if max(written[1], named[1]) > 1 else (count, 1))
+    for instruction in filter(meets_devices, module.instructions()):
+        own = named_devices([instruction])
+        if own[0] > replicas or own[1] > partitions and prod(own) > count:
+            raise missing_devices(instruction, max(_named_lists(instruction), key=max), count, prod(named))
+    return replicas, partitions
 
 
 def device_groups(instruction: Instruction, replicas: int, partitions: int) -> list[list[int]]:
@@ -100,8 +119,8 @@ def device_pairs(instruction: Instruction, replicas: int, partitions: int) -> li
     pairs = _device_lists(instruction, "source_target_pairs")
     of_replicas = instruction.get("channel_id") is None
     limit, others = (replicas, partitions) if of_replicas else (partitions, replicas)
-    if any(n >= limit for pair in pairs for n in pair):
-        raise UnsupportedError(f"{instruction.opcode} names devices {pairs}, this run has {limit}", instruction.span)
+    if wrong := next((pair for pair in pairs if max(pair) >= limit), None):
+        raise missing_devices(instruction, wrong, limit, prod(named_devices([instruction])))
     if of_replicas:
         return [(s * partitions + o, t * partitions + o) for s, t in pairs for o in range(others)]
     return [(o * partitions + s, o * partitions + t) for s, t in pairs for o in range(others)]
@@ -119,9 +138,7 @@ def group_of(evaluator, instruction: Instruction) -> list[int]:
     group = members(evaluator, instruction)
     missing = [d for d in group if d >= evaluator.device.count]
     if missing or evaluator.device.number not in group:
-        raise UnsupportedError(
-            f"{instruction.opcode} works on the devices {group}, this run has {evaluator.device.count} device(s)",
-            instruction.span)
+        raise missing_devices(instruction, group, evaluator.device.count, prod(named_devices([instruction])))
     return group
 
 

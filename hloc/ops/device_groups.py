@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloc.errors import HlocError, UnsupportedError
+from hloc.ir import Instruction
 from hloc.phrases import Phrase
 from hloc.sharding.annotation import LARGEST_DEVICE_COUNT, AxisUse
 from hloc.sharding.text import read_axes, read_mesh
@@ -108,6 +109,15 @@ def _cut_axes(axes: Sequence[tuple[str, int]], uses: Sequence[AxisUse], text: st
         high = whole if use.size is None else low * use.size
         last += [places[use.name, cut] for cut in sorted(cuts[use.name]) if low <= cut < high]
     return sizes, last
+
+
+def missing_devices(instruction: Instruction, named: Sequence[int], there: int, wanted: int) -> UnsupportedError:
+    """What to raise where an instruction names devices that a run has not. there: so many it has; wanted: so many it
+    should have."""
+    have = "1 device" if there == 1 else f"{there} devices"
+    shown = ", ".join([*map(str, named[:8]), *["..."][:len(named) > 8]])
+    return UnsupportedError(f"{instruction.opcode} names the devices [{shown}], this run has {have}", instruction.span,
+                            hint=f"--devices {wanted} gives it so many; under mpirun each process is one")
 
 
 def check_groups(text: str) -> str | None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hloc.errors import RunError, UnsupportedError
+from hloc.errors import RunError
 from hloc.ir import TOKEN, Instruction, Shape, leaves, numpy_dtype
 from hloc.ops.checks import fail, require, text
+from hloc.ops.device_groups import missing_devices
 from hloc.ops.op import Op
 from hloc.ops.values import flatten, unflatten
 
@@ -59,8 +60,8 @@ def device_transfers(instruction: Instruction, replicas: int, partitions: int) -
     """The same of device numbers: pairs are of partitions, within each replica, or, where there is only one, of
     replicas. Raises UnsupportedError for a device that there is not."""
     pairs, limit = transfer_pairs(instruction) or [], partitions if partitions > 1 else replicas
-    if any(n >= limit for pair in pairs for n in pair):
-        raise UnsupportedError(f"{instruction.opcode} names devices {pairs}, this run has {limit}", instruction.span)
+    if wrong := next((pair for pair in pairs if max(pair) >= limit), None):
+        raise missing_devices(instruction, wrong, limit, 1 + max(n for pair in pairs for n in pair))
     firsts = range(0, replicas * partitions, partitions) if partitions > 1 else (0,)
     return [(first + s, first + t) for s, t in pairs for first in firsts]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 from hloc.analysis.aliasing import leaf_values, module_invariants
@@ -22,7 +23,7 @@ from hloc.devices import PARTITIONED, device_counts, needs_partitioner, with_dev
 from hloc.errors import UsageError
 from hloc.ir import Instruction, Module
 from hloc.kernels.plan import HostCall, Program, all_steps
-from hloc.ops.collectives import EXCHANGES
+from hloc.ops.collectives import EXCHANGES, counts_of_run, named_devices
 from hloc.parallel import Partition, Warn, partition
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import OVERLAP
@@ -102,8 +103,7 @@ def simulate(module: Module, mesh: Mapping[str, int] | None, cluster: Cluster, *
     if divided.count > cluster.devices:
         raise UsageError(f"the mesh has {divided.count:,} devices, {cluster.name} {cluster.devices:,}: its levels join "
                          f"{' x '.join(str(level.joins) for level in cluster.levels)}")
-    replicas, partitions = _counts(divided)
-    own = with_device_counts(divided.module, replicas, partitions)
+    own = with_device_counts(divided.module, *counts_of_run(divided.module, divided.count))
     options = options or Options()
     if overlap:
         options = replace(options, passes={"pipelined": "on", **options.passes},
@@ -133,10 +133,10 @@ def simulate(module: Module, mesh: Mapping[str, int] | None, cluster: Cluster, *
 def one_device(module: Module, mesh: Mapping[str, int] | None = None, *, strict: bool = False,
                warn: Warn | None = None) -> Partition:
     """The program of one device: partitioned here, or as it came."""
-    replicas, partitions = device_counts(module)
+    written = prod(device_counts(module))
     came = not mesh and needs_partitioner(module) is None and not module.entry.name.endswith(PARTITIONED)
-    if came and (replicas * partitions > 1 or mesh is None and not has_shardings(module)):
-        return Partition(module, replicas * partitions, (), None)
+    if came and (written > 1 or mesh is None and not has_shardings(module)):
+        return Partition(module, written if written > 1 else prod(named_devices(module.instructions())), (), None)
     return partition(module, mesh, strict=strict, warn=warn)
 
 
@@ -144,11 +144,6 @@ def has_shardings(module: Module) -> bool:
     """Whether an array is annotated: else the module is for one device, or says how many there are in its header."""
     return any("sharding" in i.attributes or "xla.sdy" in str(i.get("frontend_attributes", ""))
                for i in module.instructions())
-
-
-def _counts(divided: Partition) -> tuple[int, int]:
-    replicas, partitions = device_counts(divided.module)
-    return (replicas, partitions) if replicas * partitions == divided.count else (1, divided.count)
 
 
 def _arena(module: Module) -> int:
