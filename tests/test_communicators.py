@@ -42,6 +42,18 @@ def test_devices_that_do_not_come_are_named_and_the_next_run_is_right(n, other):
             assert (result[0] == 2).all()
 
 
+def test_results_larger_than_the_caches_are_whole():
+    """4 x 4 MiB and a rest: shares whose ends are no whole cache lines."""
+    n = (1 << 20) + 3
+    text = SUM.replace("300", str(n))
+    devices, exes = executables(text, 4)
+    arrays = [np.random.default_rng(d).integers(-99, 99, n).astype(np.float32) for d in range(4)]
+    wanted = sum(arrays)
+    for _ in range(2):
+        for result, _ in run_concurrently(devices, [lambda e=e, a=a: e(a) for e, a in zip(exes, arrays)]):
+            assert (result == wanted).all()
+
+
 def test_the_cause_comes_before_its_consequences():
     """A custom call that raises on one device, while another waits for it."""
     text = SUM.replace("replica_count=4", "replica_count=2").replace(

@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include "group.h"
+#include "member_work.h"
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -253,8 +253,6 @@ static hloc_member *member_of(hloc_communicator *self) { return (hloc_member *)s
 
 /* -- the collectives -- */
 
-static int64_t whole(const hloc_block *block) { return block->rows * block->run; }
-
 /* Starts one whose operands are so many bytes each. */
 static int start_arrays(hloc_member *self, const hloc_collective *what, const void *const *in, void *const *out,
                         int64_t (*size)(const hloc_block *), int64_t most) {
@@ -300,66 +298,6 @@ static int start_ragged(hloc_communicator *self, const hloc_collective *what, co
                         void *const *out) {
   memcpy(out[0], in[1], (size_t)whole(&what->blocks[1]));
   return begin_meeting(member_of(self), what, in, 6, out, 1, NULL, 0);
-}
-
-/* Combines this member's share of every array, and writes it to the results of all. */
-static void reduce_share(const hloc_collective *what, const void ***held, int count, int own) {
-  const void *parts[count];
-  for (int a = 0; a < what->count; a++) {
-    const hloc_block *block = &what->blocks[a];
-    const int64_t n = whole(block) / block->element, end = hloc_share(n, own + 1, count);
-    for (int m = 0; m < count; m++) parts[m] = held[m][a];
-    for (int64_t at = hloc_share(n, own, count), some; at < end; at += some) {
-      some = end - at < HLOC_COMBINED_AT_ONCE ? end - at : HLOC_COMBINED_AT_ONCE;
-      const size_t start = (size_t)(at * block->element);
-      char *first = (char *)held[own][what->count + a] + start;
-      hloc_combine(block, count, parts, at, some, first);
-      for (int m = 0; m < count; m++)
-        if (m != own) memcpy((char *)held[m][what->count + a] + start, first, (size_t)(some * block->element));
-    }
-  }
-}
-
-static void reduce_all(const hloc_collective *what, const void ***held, int count, int own) {
-  const void *parts[count];
-  for (int a = 0; a < what->count; a++) {
-    for (int m = 0; m < count; m++) parts[m] = held[m][a];
-    hloc_combine(&what->blocks[a], count, parts, 0, whole(&what->blocks[a]) / what->blocks[a].element,
-                 (void *)held[own][what->count + a]);
-  }
-}
-
-static void reduce_blocks(const hloc_collective *what, const void ***held, int count, int own) {
-  const void *parts[count];
-  for (int a = 0; a < what->count; a++) {
-    const hloc_block *block = &what->blocks[a];
-    for (int64_t r = 0; r < block->rows; r++) {
-      for (int m = 0; m < count; m++) parts[m] = (const char *)held[m][a] + r * block->stride + own * block->run;
-      hloc_combine(block, count, parts, 0, block->run / block->element,
-                   (char *)held[own][what->count + a] + r * block->run);
-    }
-  }
-}
-
-static void gather_blocks(const hloc_collective *what, const void ***held, int count, int own) {
-  for (int a = 0; a < what->count; a++) {
-    const hloc_block *block = &what->blocks[a];
-    for (int m = 0; m < count; m++)
-      hloc_copy_runs((char *)held[own][what->count + a] + m * block->run, block->stride, held[m][a], block->run,
-                     block->rows, block->run);
-  }
-}
-
-static void exchange_blocks(const hloc_collective *what, const void ***held, int count, int own) {
-  const hloc_block *block = what->blocks;
-  for (int m = 0; m < count; m++)
-    hloc_copy_runs((char *)held[own][count + m], block->stride, held[m][own], block->stride, block->rows, block->run);
-}
-
-static void take_first(const hloc_collective *what, const void ***held, int count, int own) {
-  (void)count;
-  for (int a = 0; a < what->count; a++)
-    memcpy((void *)held[own][what->count + a], held[0][a], (size_t)whole(&what->blocks[a]));
 }
 
 /* Rows from all members; 0, or an error where they are not there, or have no place. */
