@@ -17,8 +17,8 @@ template <class P, class T, class Make> HLOC_FN void hloc_pack_lines(Make source
   typedef decltype(source_of(0)) Source;
   constexpr int V = 16 / sizeof(T), WIDE = Source::K_FIRST ? 1 : Source::VECTOR;
   constexpr int DEEP = Source::K_FIRST ? Source::VECTOR : 1;
-  /* Eight lanes have pieces of a line one after the other, of 128 bytes, and the next lanes other rows: a warp reads and
-   * writes whole sectors whichever way the operand lies. */
+  /* Eight lanes have pieces of a line one after the other, of 128 bytes, and the next lanes other rows: a warp reads
+   * and writes whole sectors whichever way the operand lies. */
   constexpr int BESIDE = Source::K_FIRST ? 1 : 8;
   constexpr long ACROSS = (P::ROWS + WIDE - 1) / WIDE, PIECES = P::LINE / V;
   constexpr long EACH = ACROSS * ((PIECES + BESIDE - 1) / BESIDE * BESIDE);
