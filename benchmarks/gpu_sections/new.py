@@ -1,9 +1,9 @@
 """Kernels that no device has run when they were written: against the evaluator, and their share of a copy's bandwidth.
 
 Products of f32 as TF32, bf16 that is f32 within a kernel, sums that the last block joins, rows in one kernel, the
-gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters and
-of images, operands that a kernel packs before wgmma reads them, a few rows by weights of few bits. A case goes to
-another section once a device has run it.
+gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters
+and of images, operands that a kernel packs before wgmma reads them, a few rows by weights of few bits, attention of a
+few queries. A case goes to another section once a device has run it.
 """
 from __future__ import annotations
 
@@ -74,6 +74,21 @@ FILTER = """ENTRY e {{ x = {t}[{i},{s},{s},{c}] parameter(0)  g = {t}[{i},{h},{h
 FILTERS = ((3, 1, "1_1x1_1"), (3, 2, "1_0x1_0"), (1, 1, "0_0x0_0"), (1, 2, "0_-1x0_-1"))   # size, stride, padding
 
 
+ATTENTION = """MAX {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] maximum(a, b) }}
+ADD {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }}
+ENTRY e {{ q = {t}[{h},{r},{d}] parameter(0)  k = {t}[{h},{s},{d}] parameter(1)  v = {t}[{h},{s},{d}] parameter(2)
+  x = f32[{h},{r},{s}] dot(q, k), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, lhs_contracting_dims={{2}},
+    rhs_contracting_dims={{2}}
+  low = f32[] constant(-inf)  m = f32[{h},{r}] reduce(x, low), dimensions={{2}}, to_apply=MAX
+  mb = f32[{h},{r},{s}] broadcast(m), dimensions={{0,1}}  w = f32[{h},{r},{s}] subtract(x, mb)
+  e = f32[{h},{r},{s}] exponential(w)  z = f32[] constant(0)
+  t = f32[{h},{r}] reduce(e, z), dimensions={{2}}, to_apply=ADD  tb = f32[{h},{r},{s}] broadcast(t), dimensions={{0,1}}
+  p = f32[{h},{r},{s}] divide(e, tb)  c = {t}[{h},{r},{s}] convert(p)
+  ROOT o = {t}[{h},{r},{d}] dot(c, v), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, lhs_contracting_dims={{2}},
+    rhs_contracting_dims={{1}} }}
+"""
+
+
 def cases(device) -> Iterator[tuple[str, str]]:
     """Name, HLO: small ones, which the evaluator computes in a second."""
     n, i, s, c = (device.size(*sizes) for sizes in ((1024, 40), (8, 2), (28, 6), (64, 8)))
@@ -101,6 +116,10 @@ def cases(device) -> Iterator[tuple[str, str]]:
         for k, by, p in FILTERS:
             yield f"{t} gradient of a {k}x{k} filter of stride {by}, {i} images of {s}x{s}, {c} channels", \
                 FILTER.format(t=t, i=i, s=s, h=s // by, c=c, k=k, p=p, by=by)
+    for t, h, r, keys, d in (("f32", 12, 1, 96, 64), ("bf16", 32, 1, 4096, 128), ("bf16", 8, 4, 4096, 128)):
+        keys = device.size(keys, 40)
+        yield f"{t} attention of {r} of {h} heads' queries, {keys} keys of {d}", \
+            ATTENTION.format(t=t, h=h, r=r, s=keys, d=d)
     long = device.size(50257, 3000)
     yield f"the first two of {long}", FIRST.format(r=1, c=long, k=2)
     yield f"the first 40 of 8 rows of {long}", FIRST.format(r=8, c=long, k=40)
