@@ -18,6 +18,8 @@ FUNCTION = re.compile(r"\.(?:entry|func)\b[^;{]*?([\w$]+)\s*\([^{;]*\{", re.DOTA
 LABEL = re.compile(r"\s*([\w$]+):")
 STATEMENT = re.compile(r"\s*([{}]|[^;{}]*(?:\{[^{}]*\}[^;{}]*)*;)")
 REGISTER = re.compile(r"%[a-z]+\d+\b|\b[a-zA-Z_]\w*\b")
+WAIT = "griddepcontrol.wait;"           # for the kernel before this one
+TOUCHES = re.compile(r"^\s*(?:@!?%p\d+\s+)?((?:ld(?!\.param|u)|ldu|st|atom|red|cp|mbarrier|ldmatrix)\.[^;]*;)", re.MULTILINE)
 OPERANDS = re.compile(r"(?:[^,{\[(]|\{[^}]*\}|\[[^\]]*\]|\([^)]*\))+")
 
 # Instructions whose first operand, where it is no address, is what they write.
@@ -29,6 +31,13 @@ WRITE = frozenset(
 WRITE_NOTHING = frozenset(
     "applypriority bar barrier brkpt cp createpolicy discard exit fence griddepcontrol membar nanosleep pmevent prefetch "
     "prefetchu red ret setmaxnreg st stmatrix trap".split())
+
+
+def before_wait(text: str) -> list[str]:
+    """Instructions that touch memory and stand before the wait for the kernel before, of all kernels that have one."""
+    starts = [match.end() for match in FUNCTION.finditer(text)]
+    bodies = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)])]
+    return [found for body in bodies if WAIT in body for found in TOUCHES.findall(body.split(WAIT)[0])]
 
 
 class Unwritten(NamedTuple):

@@ -231,6 +231,7 @@ FAULTS = {
     "cuMemcpyHtoDAsync_v2=1": "the GPU reported: cuMemcpyHtoDAsync failed: invalid argument",
     "cuLaunchKernel=701": "the GPU stopped in kernel k0_dot: cuLaunchKernel failed: too many resources",
     "cuStreamBeginCapture_v2=801": "the NVIDIA driver refused a graph: cuStreamBeginCapture_v2 failed: operation not supported (error 801)",
+    "cuStreamUpdateCaptureDependencies_v2=801": "the NVIDIA driver refused a graph: cuStreamUpdateCaptureDependencies_v2 f",
     "cuStreamEndCapture=801": "the NVIDIA driver refused a graph: cuStreamEndCapture failed: operation not supported (error 801)",
     "cuGraphInstantiateWithFlags=801": "the NVIDIA driver refused a graph: cuGraphInstantiateWithFlags failed: operation not supp",
 }

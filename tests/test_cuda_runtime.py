@@ -1,6 +1,8 @@
 """The CUDA runtime against the emulated driver: graphs, memory, what a machine may lack, faults with their kernel."""
 from __future__ import annotations
 
+import dataclasses
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from cuda_emulation.cases import backend_of
 from hloc import api
 from hloc.errors import RunError, UnsupportedError
 from hloc.kernels.plan import Branch, Copy, Launch, Ref, WhileLoop
+from hloc.targets.cuda import early_start
 from hloc.targets.cuda.execution import graphs, runtime
 from hloc.targets.cuda.gpus import GPUS, device_named
 from hloc.targets.cuda.sources import make_sources
@@ -46,9 +49,9 @@ def emulated(monkeypatch):
     driver.install(monkeypatch)
 
 
-def sources_of(text: str):
-    target = cuda_target(H100)
-    return make_sources(api.plan(api.optimize(api.load(text), target), target), H100)
+def sources_of(text: str, gpu=H100):
+    target = cuda_target(gpu)
+    return make_sources(api.plan(api.optimize(api.load(text), target), target), gpu)
 
 
 def chained(x: np.ndarray) -> np.ndarray:
@@ -74,6 +77,42 @@ def test_graphs_can_be_left_out(monkeypatch):
     for _ in range(3):
         np.testing.assert_allclose(backend([x])[0], chained(x), atol=1e-5)
     assert backend.graphs == {}
+    backend.close()
+
+
+def test_kernels_start_early(monkeypatch):
+    """All but the first of a graph, unless it is turned off, or the driver is too old."""
+    x = np.random.default_rng(0).normal(size=(40, 40)).astype("f4") / 10
+    monkeypatch.setattr(early_start, "L2_SHARE", 1)
+    sources = sources_of(CHAIN, dataclasses.replace(H100, l2_bytes=16 << 10))       # which the program does not fit into
+    assert [k.early for k in sources.geometry] == [True] * 2
+    assert [re.findall(r"hloc_prefetch\((.*)\)", text) for text in sources.kernels] == [["lhs, 6400L"], ["rhs, 6400L"]]
+    for early, setting, version in ((1, "on", 13000), (0, "off", 13000), (0, "on", 12020)):
+        monkeypatch.setenv("HLOC_CUDA_EARLY_START", setting)
+        monkeypatch.setattr(driver.DEVICE, "driver", version)
+        backend, before = backend_of(sources, checked=True), driver.GraphLibrary.early
+        for n in range(3):
+            np.testing.assert_allclose(backend([x + n])[0], chained(x + n), atol=1e-5)
+        assert driver.GraphLibrary.early - before == early
+        backend.close()
+    assert not any(k.early for k in sources_of(CHAIN, GPUS["a100"]).geometry)
+
+
+@pytest.mark.parametrize("new, said", [
+    ("", "read of what kernels write, before the wait"),
+    ("if (threadIdx.x) hloc_await_previous();", "read of what kernels write, before the wait"),
+    ("return;", "no wait for the kernel before it"),
+    ("hloc_prefetch(lhs, 6400L);\n  hloc_await_previous();", "read of what kernels write, before the wait"),
+    ("if (threadIdx.x + blockIdx.x == 0) out0[0] = 0;\n  hloc_await_previous();", "write before the wait")])
+def test_faults_of_early_starts(new, said):
+    """What would race with the kernel before is found, also if that one has run by then."""
+    sources = sources_of(CHAIN)
+    parts = driver.text_of(sources).split("  hloc_await_previous();\n")
+    text = "  hloc_await_previous();\n".join(parts[:-1]) + f"  {new}\n" + parts[-1]
+    backend, x = backend_of(sources, image=driver.build_text(text, checked=True)), np.eye(40, dtype="f4")
+    backend([x])
+    with pytest.raises(RunError, match=said):
+        backend([x])
     backend.close()
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 from cuda_emulation.cases import program_of
 from kernel_harness import collect
-from ptx import Unwritten, unwritten
+from ptx import Unwritten, before_wait, unwritten
 from test_cuda_attention import Case as Attention
 from test_cuda_attention import module as attention
 from test_cuda_attention_gradient import Case as Gradient
@@ -79,8 +79,9 @@ def kernels_of(texts: list[str], arch: str) -> str:
 
 def found_in(text: str, arch: str) -> dict[str, list[Unwritten]]:
     """Kernels that read what nothing has written."""
-    read = unwritten(compile_cuda(text, arch, "ptx").decode())
-    assert read
+    made = compile_cuda(text, arch, "ptx").decode()
+    read = unwritten(made)
+    assert read and before_wait(made) == []
     return {kernel: registers for kernel, registers in read.items() if registers}
 
 
@@ -121,6 +122,16 @@ def test_planted(name):
         text = changed(text, old, new)
     (found,) = found_in(text, "sm_90a").values()
     assert found and all(one.loop for one in found)
+
+
+@compiled
+def test_accesses_before_the_wait():
+    """A load that is moved before the wait for the kernel before is found."""
+    text = kernel_text(MODULES["pointwise"])
+    assert before_wait(compile_cuda(text, "sm_90a", "ptx").decode()) == []
+    wrong = changed(text, "  hloc_await_previous();\n", "  if (in0[1] == 3) out0[0] = 1;\n  hloc_await_previous();\n")
+    load, store = before_wait(compile_cuda(wrong, "sm_90a", "ptx").decode())
+    assert load.startswith("ld.global") and store.startswith("st.global")
 
 
 def kernel_text(module: str) -> str:

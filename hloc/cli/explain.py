@@ -169,7 +169,9 @@ def _show_kernels(told, top: int) -> None:
     _rest(len(kernels), top)
     if told.times:
         launches = sum(k.launches * k.uses for k in told.times.kernels)
-        click.echo(f"predicted for a run on {told.times.gpu}: {told.times.us:,.1f} us, launches: {launches:,}")
+        early = sum(k.early * k.uses for k in told.times.kernels)
+        click.echo(f"predicted for a run on {told.times.gpu}: {told.times.us:,.1f} us, launches: {launches:,}"
+                   f"{f', of which {early:,} start early' if early else ''}; {told.times.graphs}")
 
 
 def _times(told) -> dict:
@@ -257,7 +259,8 @@ def _as_json(told) -> dict:
     times = _times(told)
     return {
         "instructions": told.instructions,
-        **({"device": told.times.gpu, "predicted_us": round(told.times.us, 3)} if told.times else {}),
+        **({"device": told.times.gpu, "predicted_us": round(told.times.us, 3),
+            "graphs": told.times.graphs} if told.times else {}),
         "kernels": [{"computation": k.computation, "name": k.instruction.name, "kind": k.kind,
                      "line": line_of(main_operation(k.instruction)), "source": _kernel_source(k), "bytes": k.size,
                      "flops": k.flops, "holds": list(k.members),

@@ -189,12 +189,14 @@ Stmt = Union[Let, Mutable, Assign, Store, For, While, If, Local, Shared, Barrier
 
 
 class Buffer(NamedTuple):
-    """A kernel parameter: a flat array. access: read, write (every element is written or unspecified), update."""
+    """A kernel parameter: a flat array. access: read, write (every element is written or unspecified), update. fetched:
+    so many of its bytes are fetched before the kernel waits for the one before it (cuda/early_start.py)."""
 
     name: str
     type: str
     size: int
     access: str = "read"
+    fetched: int = 0
 
 
 class Cost(NamedTuple):

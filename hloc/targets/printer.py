@@ -211,7 +211,8 @@ def print_statements(statements: Iterable[ir.Stmt], dialect: Dialect, indent: in
 def print_kernel(kernel: ir.Kernel, dialect: Dialect, name: str, printer: StatementPrinter | None = None) -> str:
     """A whole kernel as a function called `name`. printer: the target's class."""
     printer = printer or StatementPrinter(dialect)
-    lines = [*comment(kernel.origin), signature(kernel, dialect, name), *kernel_body(kernel, printer)]
+    start = kernel_start(kernel.buffers) if dialect.threads else []
+    lines = [*comment(kernel.origin), signature(kernel, dialect, name), *start, *kernel_body(kernel, printer)]
     return "\n".join(lines) + "\n"
 
 
@@ -221,6 +222,12 @@ def signature(kernel: ir.Kernel, dialect: Dialect, name: str, qualifier: str = "
         return f"{qualifier}void {name}(void *const *buffers, long begin, long end) {{"
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     return f'extern "C" __global__ void {name}({parameters}) {{'
+
+
+def kernel_start(buffers: Iterable[ir.Buffer]) -> list[str]:
+    """What a kernel of a GPU does first, before it touches any memory (cuda/early_start.py)."""
+    return ["  hloc_let_next_start();", *(f"  hloc_prefetch({b.name}, {b.fetched}L);" for b in buffers if b.fetched),
+            "  hloc_await_previous();"]
 
 
 def kernel_body(kernel: ir.Kernel, printer: StatementPrinter) -> list[str]:

@@ -16,6 +16,7 @@ from hloc.ir.clone import clone_module
 from hloc.kernels.plan import Program
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.program import Predicted, predict
+from hloc.targets.cuda.execution.graphs import in_words
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.target import cuda_target
 
@@ -23,10 +24,12 @@ WHAT_IF = ("a100", "h100", "h200", "b200")
 
 
 class Times(NamedTuple):
-    """kernels: by instruction, those with the longest total time first; us: of a whole run."""
+    """kernels: by instruction, those with the longest total time first; us: of a whole run; graphs: how it runs, in
+    words."""
 
     gpu: str
     kernels: tuple[Predicted, ...]
+    graphs: str
 
     @property
     def us(self) -> float:
@@ -35,7 +38,8 @@ class Times(NamedTuple):
 
 def program_times(program: Program, gpu: Machine) -> Times:
     """The times of a program that was planned for this GPU."""
-    return Times(gpu.name, tuple(sorted(predict(program, gpu), key=lambda k: -k.us * k.uses)))
+    kernels = sorted(predict(program, gpu), key=lambda k: -k.us * k.uses)
+    return Times(gpu.name, tuple(kernels), in_words(program.steps))
 
 
 def gpu_times(module: Module, gpu: Machine, passes: Mapping[str, Any] | None = None) -> Times:

@@ -5,6 +5,7 @@
  * of their block (or, in one warp, __syncwarp) parts. Threads of two blocks are parted by a counter: a barrier, a
  * __threadfence() and an atomic operation at the counter after the one access, and an atomic operation at it that comes
  * later, a __threadfence() and a barrier before the other. A counter that is not zero again at the end is wrong.
+ * Of a launch that starts early: a write before its wait, a read before it of what kernels write, no wait at all.
  */
 #include "checks.h"
 #include <algorithm>
@@ -53,9 +54,11 @@ SHOWN EmulationPiece *emulation_pieces;
 SHOWN int emulation_piece_count;
 SHOWN EmulationSpan *emulation_spans;
 SHOWN int emulation_span_count;
+SHOWN int emulation_early;
 }
 
 static const size_t MOST_DYNAMIC = 227 << 10;
+static const unsigned char BY_KERNELS = 2;
 static Shared fixed_shared, dynamic_shared;
 static std::vector<Table> piece_tables;
 static char *pieces_start, *pieces_end;                        /* of all of them, with their guards */
@@ -218,6 +221,17 @@ static void outside(char *at, size_t size, bool write) {
   fault(write ? "write outside of memory" : "read outside of memory", where, offset, size);
 }
 
+/* What a kernel does while the one before it may still run. */
+static void check_early(const unsigned char *written, long offset, size_t size, bool write) {
+  if (write) fault("write before the wait for the kernel before it", "device memory", offset, size);
+  else if (memchr(written, BY_KERNELS, size))
+    fault("read of what kernels write, before the wait for the kernel before it", "device memory", offset, size);
+}
+extern "C" void emulation_await() { emulation_thread->waited = true; }
+extern "C" void emulation_end_thread() {
+  if (emulation_early && !emulation_thread->waited) fault("no wait for the kernel before it", "its end", 0, 0);
+}
+
 static void check_piece(int number, char *at, size_t size, bool write) {
   const EmulationPiece &piece = emulation_pieces[number];
   const long offset = at - piece.start;
@@ -230,7 +244,8 @@ static void check_piece(int number, char *at, size_t size, bool write) {
   if (!inside) return outside(at, size, write);
   if (size_t(number) >= piece_tables.size()) piece_tables.resize(number + 1);
   piece_tables[number].grow(piece.size);
-  if (write) __real_memset(piece.written + offset, 1, size);
+  if (emulation_early && !emulation_thread->waited) check_early(piece.written + offset, offset, size, write);
+  if (write) __real_memset(piece.written + offset, BY_KERNELS, size);
   else if (memchr(piece.written + offset, 0, size))
     fault("read of memory that nothing has written", "device memory", offset, size);
   access(piece_tables[number].shadows + offset, write, "device memory", offset, size);

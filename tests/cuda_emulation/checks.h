@@ -1,8 +1,10 @@
 /* checks.h: what the emulation and its checker know of the running kernel. The checker sees every access that a kernel
  * makes to memory (g++ -fsanitize=thread,alignment calls it) and tells the first one that is wrong.
  *
- * emulation_pieces   memory that the driver gave out: its bytes, the guards around it, and which bytes were written
+ * emulation_pieces   memory that the driver gave out: its bytes, the guards around it, and which bytes were written (1), by
+ *                    kernels or within graphs (2)
  * emulation_spans    what this launch may touch: one span per argument; none: all pieces
+ * emulation_early    whether the launch may overlap the kernel before it, until it has waited for it
  * emulation_fault    the first wrong access, in words; empty where there was none
  */
 #pragma once
@@ -16,6 +18,7 @@ struct EmulationThread {
   EmulationMoment fence;                      /* its last __threadfence(); when = 0: none */
   unsigned *counter; size_t arrivals;         /* the counter that it was at since then, and the arrivals there so far */
   unsigned epoch;                             /* the number of its last accesses (checks.cpp); 0: none since its fence */
+  bool waited;                                /* for the kernel before this one */
 };
 
 extern "C" {
@@ -30,5 +33,7 @@ void emulation_arrived(char *at, size_t size);                  /* it has arrive
 void emulation_look(const void *at, size_t size);               /* what it reads */
 void emulation_fence();                                         /* __threadfence() */
 void emulation_arrive(unsigned *counter);                       /* an atomic operation at which blocks meet */
+void emulation_await();                                         /* griddepcontrol.wait */
+void emulation_end_thread();
 void emulation_end_launch();
 }

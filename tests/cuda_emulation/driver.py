@@ -23,8 +23,10 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +35,7 @@ HLOC = HERE.parent.parent / "hloc" / "targets"
 # As it is when a run of tests begins: what single tests set for hloc's own cache would have each build all anew.
 IMAGES = Path(os.environ.get("HLOC_CACHE_DIR", tempfile.gettempdir())) / "hloc-emulation"
 GUARD, GUARD_BYTE = 4096, 0xA5
+BY_KERNELS = 2                      # a byte that kernels write, or copies within a graph: checks.cpp
 FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden",
          "-fno-exceptions", "-fno-asynchronous-unwind-tables")
 # Each image is built once and runs small shapes: g++ leaves out what costs it more than kernels gain. (clang++ without
@@ -198,8 +201,13 @@ def memcpy_dtoh_async(array: np.ndarray, source, stream) -> None:
 
 def memcpy_dtod_async(target, source, size: int, stream) -> None:
     (to, there), (from_, here) = _piece(target, size), _piece(source, size)
-    stream.do(lambda: (_bytes_at(target, size).__setitem__(slice(None), _bytes_at(source, size).copy()),
-                       to.written[there:there + size].__setitem__(slice(None), from_.written[here:here + size].copy())))
+    in_graph = stream.capture is not None
+
+    def copy() -> None:
+        written = from_.written[here:here + size].copy()
+        to.written[there:there + size] = np.minimum(written, 1) * BY_KERNELS if in_graph else written
+        _bytes_at(target, size)[:] = _bytes_at(source, size).copy()
+    stream.do(copy)
 
 
 def memset_d8_async(target, value: int, count: int, stream) -> None:
@@ -281,13 +289,21 @@ class Stream(Queue):
         super().__init__(number in self.late_ones)
         self.handle, self.thread = id(self), threading.get_ident()
         self.capture: Capture | None = None
+        self.early = False                                  # what is captured next is a kernel that starts early
         self.known[self.handle] = self
 
     def do(self, work) -> None:
+        if self.early:
+            raise Error("only a kernel can start early")
         if self.capture is not None:
             self.capture.items.append((self, work))
         else:
             self.put(work)
+
+    def do_kernel(self, work) -> None:
+        """work: takes whether it starts early, as it does if the graph says so."""
+        early, self.early = self.early, False
+        self.do(KernelStart(work, early))
 
     def wait_for_event(self, event: Event) -> None:
         mark = event.mark
@@ -311,6 +327,16 @@ class Stream(Queue):
         self.run()
         for memory in list(Allocation.living.values()):
             memory.check()
+
+
+class KernelStart(NamedTuple):
+    """A kernel in a queue or a graph."""
+
+    run: Callable[[bool], None]
+    early: bool
+
+    def __call__(self) -> None:
+        self.run(self.early)
 
 
 class event_flags:                   # noqa: N801 - PyCUDA's name
@@ -391,11 +417,28 @@ class GraphLibrary:
 
     graphs: dict[int, Capture] = {}
     numbers = itertools.count(1)
-    launched = 0
+    launched = early = 0                # graphs, and kernels in them that start early
 
     def cuStreamBeginCapture_v2(self, stream, mode) -> int:     # noqa: N802 - the driver's names
         own = Stream.known[stream.value]
         own.capture = Capture(own)
+        return 0
+
+    def cuStreamGetCaptureInfo_v3(self, stream, status, number, graph, nodes, edges, count) -> int:     # noqa: N802
+        capture = Stream.known[stream.value].capture
+        own = [n for n, (on, _) in enumerate(capture.items) if on.handle == stream.value]
+        status._obj.value, count._obj.value = 1, len(own[-1:])
+        self.nodes = (ctypes.c_void_p * 1)(*own[-1:])
+        ctypes.memmove(ctypes.addressof(nodes._obj), ctypes.byref(ctypes.c_void_p(ctypes.addressof(self.nodes))), 8)
+        return 0
+
+    def cuStreamUpdateCaptureDependencies_v2(self, stream, nodes, edges, count, flags) -> int:         # noqa: N802
+        own = Stream.known[stream.value]
+        assert bytes(edges) == bytes([1, 0, 1, 0, 0, 0, 0, 0]) and (count.value, flags.value) == (1, 1)
+        if not isinstance(own.capture.items[nodes[0] or 0][1], KernelStart):        # only kernels have such a port
+            return 1
+        own.early = True
+        GraphLibrary.early += 1
         return 0
 
     def cuStreamEndCapture(self, stream, graph) -> int:         # noqa: N802
@@ -565,12 +608,12 @@ class Function:
         if threads > self.most_threads:
             raise Error(f"{self.name}: too many resources requested for launch: {threads} threads in a block, its "
                         f"__launch_bounds__ are {self.most_threads}")
-        stream.do(lambda: self._run(grid, block, [int(a) for a in addresses], shared_size))
+        stream.do_kernel(lambda early: self._run(grid, block, [int(a) for a in addresses], shared_size, early))
 
-    def _run(self, grid, block, addresses: list[int], shared: int) -> None:
+    def _run(self, grid, block, addresses: list[int], shared: int, early: bool) -> None:
         pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         if self.checked:
-            kept = self._tell(addresses)
+            kept = self._tell(addresses, early)
         code = self.launch(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), ctypes.c_uint(shared))
         if self.checked:
             del kept
@@ -580,7 +623,7 @@ class Function:
         if code:
             raise Error(f"{self.name}: {WORDS[code]}")
 
-    def _tell(self, addresses: list[int]) -> tuple:
+    def _tell(self, addresses: list[int], early: bool) -> tuple:
         """Tell the checker which memory there is, and which of it this launch may touch."""
         living = list(Allocation.living.values())
         pieces = (Piece * max(1, len(living)))(*[
@@ -590,6 +633,7 @@ class Function:
             ctypes.c_void_p.in_dll(self.library, name).value = ctypes.addressof(value)
         ctypes.c_int.in_dll(self.library, "emulation_piece_count").value = len(living)
         ctypes.c_int.in_dll(self.library, "emulation_span_count").value = len(self.sizes)
+        ctypes.c_int.in_dll(self.library, "emulation_early").value = int(early)
         ctypes.c_char.in_dll(self.library, "emulation_fault").value = b"\0"
         return pieces, spans
 

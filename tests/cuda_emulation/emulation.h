@@ -186,6 +186,16 @@ static inline void sincospi(double x, double *sine, double *cosine) {
   *sine = std::sin(angle), *cosine = std::cos(angle);
 }
 
+/* early.cuh */
+static inline void hloc_let_next_start() {}
+#ifdef EMULATION_CHECKED
+static inline void hloc_await_previous() { emulation_await(); }
+static inline void hloc_prefetch_line(const char *line) { emulation_look(line, 1); }
+#else
+static inline void hloc_await_previous() {}
+static inline void hloc_prefetch_line(const char *) {}
+#endif
+
 /* async.cuh */
 static inline unsigned char *hloc_dynamic_shared() { return emulation::dynamic_shared; }
 void hloc_copy_16(void *to, const void *from, bool inside);

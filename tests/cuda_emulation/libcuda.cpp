@@ -33,7 +33,8 @@ constexpr int OPT_IN_SHARED = 227 << 10;
 typedef uint64_t Pointer;
 typedef std::function<int()> Work;
 struct Piece { std::vector<unsigned char> bytes; size_t start, size; };
-struct Stream { Stream *origin = nullptr; std::vector<Work> recorded; std::vector<Stream *> joined; };   /* origin: of the capture */
+/* origin: of the capture; kernel: whether a kernel was recorded last; early: what is recorded next is one that starts early */
+struct Stream { Stream *origin = nullptr; std::vector<Work> recorded; std::vector<Stream *> joined; bool kernel = false, early = false; };
 struct Graph { std::vector<Work> nodes; };
 struct Event { double when = 0; Stream *origin = nullptr; };
 struct Module { void *library; };
@@ -70,9 +71,11 @@ static int fault(const char *name) {
 #define FAULT                                                                                                         \
   if (const int code = fault(__func__)) return code
 
-static int do_or_record(void *stream, Work work) {
+static int do_or_record(void *stream, Work work, bool kernel = false) {
   Stream *own = static_cast<Stream *>(stream);
   if (!own || !own->origin) return work();
+  if (own->early && !kernel) return INVALID_VALUE;
+  own->kernel = kernel, own->early = false;
   own->origin->recorded.push_back(work);
   return SUCCESS;
 }
@@ -292,7 +295,21 @@ API(cuEventElapsedTime_v2, float *ms, void *before, void *after) {
 API(cuStreamBeginCapture_v2, void *stream, int mode) {
   FAULT;
   Stream *own = static_cast<Stream *>(stream);
-  return own->origin ? CAPTURING : (own->origin = own, own->recorded.clear(), SUCCESS);
+  return own->origin ? CAPTURING : (own->origin = own, own->kernel = false, own->recorded.clear(), SUCCESS);
+}
+API(cuStreamGetCaptureInfo_v3, void *stream, int *status, uint64_t *, void **, void *const **nodes, const unsigned char **edges, size_t *count) {
+  FAULT;
+  static void *const last = &current;                   /* the node has no name here */
+  Stream *own = static_cast<Stream *>(stream);
+  *status = own->origin != nullptr, *nodes = &last, *edges = nullptr, *count = own->origin && !own->origin->recorded.empty();
+  return SUCCESS;
+}
+API(cuStreamUpdateCaptureDependencies_v2, void *stream, void **nodes, const unsigned char *edge, size_t count, unsigned flags) {
+  FAULT;
+  static const unsigned char programmatic[8] = {1, 0, 1};
+  Stream *own = static_cast<Stream *>(stream);
+  if (!own->origin || !own->kernel || count != 1 || flags != 1 || memcmp(edge, programmatic, 8)) return INVALID_VALUE;
+  return own->early = true, SUCCESS;
 }
 API(cuStreamEndCapture, void *stream, void **graph) {
   FAULT;
@@ -390,7 +407,7 @@ API(cuLaunchKernel, void *function, unsigned gx, unsigned gy, unsigned gz, unsig
   return do_or_record(stream, [=] {
     const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
     return kernel.launch(pointers.data(), grid, block, shared) ? sticky = LAUNCH_FAILED : int(SUCCESS);
-  });
+  }, true);
 }
 
 static struct AtExit {

@@ -39,6 +39,9 @@ static void show_checker(Thread *thread) {
 
 static void run_thread() {
   block.kernel(block.arguments);
+#ifdef EMULATION_CHECKED
+  emulation_end_thread();
+#endif
   running().state = FINISHED;
   leave();
 }
@@ -115,7 +118,7 @@ static bool run_block(char *stacks) {
     prepare_stack(thread, stacks + i * STACK);
 #ifdef EMULATION_CHECKED
     const unsigned number = (block_index.z * grid_size.y + block_index.y) * grid_size.x + block_index.x;
-    thread.checked = {number, unsigned(i), unsigned(i / 32), 0, 0, {}, nullptr, 0, 0};
+    thread.checked = {number, unsigned(i), unsigned(i / 32), 0, 0, {}, nullptr, 0, 0, false};
 #endif
   }
 #ifdef EMULATION_CHECKED

@@ -40,7 +40,7 @@ from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 10
+MARK, VERSION = "hloc_container", 11
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
@@ -49,7 +49,8 @@ MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
 class Geometry(NamedTuple):
     """The launch of a kernel: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about:
     the HLO that it computes, in one line, for messages. product: a call of cuBLASLt or cuDNN in place of the kernel.
-    maps: tensor maps of arguments, for the bulk copy engine; the kernel's last argument points to them."""
+    maps: tensor maps of arguments, for the bulk copy engine; the kernel's last argument points to them. early: in a
+    graph it may start before the kernel before it has ended, and let the next one do so (early_start.py)."""
 
     function: str
     grid: tuple[int, int, int]
@@ -58,6 +59,7 @@ class Geometry(NamedTuple):
     about: str = ""
     product: LtProduct | CudnnConvolution | None = None
     maps: tuple[TensorMap, ...] = ()
+    early: bool = False
 
 
 class Container(NamedTuple):
@@ -90,7 +92,7 @@ def write(file: BinaryIO, image: bytes, program: Program | Container, geometry: 
     """Writes a container in the machine's byte order, which the element types record."""
     plan = {
         MARK: VERSION, "name": program.name, "arch": arch, "cuda": cuda, "precision": dict(precision),
-        "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps]]
+        "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps], int(g.early)]
                     for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
         "parameters": [value_to_json(v) for v in program.parameters],
@@ -145,11 +147,12 @@ def table_bytes(steps: Sequence[Step]) -> int:
 
 
 def _geometry(row: list) -> Geometry:
-    function, grid, block, shared, about, product, maps = row
+    function, grid, block, shared, about, product, maps, early = row
     x, y, z = map(int, grid)
     threads_x, threads_y, threads_z = map(int, block)
     start = Geometry(str(function), (x, y, z), (threads_x, threads_y, threads_z), int(shared), str(about),
-                     _library_call(product) if product else None, tuple(TensorMap.from_json(m) for m in maps))
+                     _library_call(product) if product else None, tuple(TensorMap.from_json(m) for m in maps),
+                     bool(whole(early, 1)))
     if min(start.grid + start.block) < 1 \
             or any(n > most for n, most in zip(start.grid + start.block, LARGEST_GRID + LARGEST_BLOCK)) \
             or math.prod(start.block) > MOST_THREADS or not 0 <= start.shared <= MOST_SHARED:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloc.kernels.ir import Tile
+from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.early_start import fetched, is_early, with_fetches
 from hloc.targets.cuda.execution.graphs import in_words
 from hloc.targets.cuda.loops.kernels import describe, kernel_source
 from hloc.targets.cuda.tiles.source import TileCode, tile_source
@@ -25,7 +26,7 @@ DEVICE = Path(__file__).parent / "device"
 TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
 GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<")
-HEADERS = (("atomics.cuh", ("hloc_atomic_",)),
+HEADERS = (("early.cuh", ("hloc_await_previous",)), ("atomics.cuh", ("hloc_atomic_",)),
            ("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_last_", "hloc_sort_", "hloc_pick_",
                          "hloc_conv_direct<")),
            ("mma.cuh", ("hloc_numbers_", *GROUPS)), ("pack.cuh", ("hloc_pack<", *TILES, *PACKS)),
@@ -70,20 +71,27 @@ class CudaSources:
 def make_sources(program: Program, gpu: Machine, variants: Sequence[str] = ()) -> CudaSources:
     """Prints all kernels and chooses their geometry. variants: of each kernel (tuning.py), else by the cost model."""
     codes, variants = [], tuple(variants or [""] * len(program.kernels))
+    fetches = fetched(program, gpu)
     for number, (kernel, variant) in enumerate(zip(program.kernels, variants)):
         name = c_name(number, kernel.name)
-        if isinstance(kernel, Tile):
-            code = tile_source(kernel, name, gpu, variant)
-        else:
-            text, start = kernel_source(kernel, name, gpu)
-            code = TileCode(text, (start,))
+        code = kernel_code(kernel, name, gpu, variant)
+        if fetches.get(number) and len(code.launches) == 1 and is_early(code.launches[0], gpu):
+            code = kernel_code(with_fetches(kernel, fetches[number]), name, gpu, variant)
         about = escaped(kernel.origin[0]) if kernel.origin else kernel.name
-        starts = tuple(g._replace(about=about) for g in code.launches)
+        starts = tuple(g._replace(about=about, early=is_early(g, gpu)) for g in code.launches)
         codes.append(code._replace(text=describe(code.launches, kernel) + code.text, launches=starts))
     geometry = tuple(g for code in codes for g in code.launches)
     origins = tuple((number, n) for number, code in enumerate(codes) for n in range(len(code.launches)))
     return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry, host_calls(program.steps),
                        variants, origins)
+
+
+def kernel_code(kernel: Kernel | Tile, name: str, gpu: Machine, variant: str) -> TileCode:
+    """The CUDA C of one kernel of a plan."""
+    if isinstance(kernel, Tile):
+        return tile_source(kernel, name, gpu, variant)
+    text, start = kernel_source(kernel, name, gpu)
+    return TileCode(text, (start,))
 
 
 def numbered(program: Program, codes: list[TileCode]) -> Program:

@@ -102,15 +102,11 @@ def cpu_seconds(cost: Cost, machine: Machine) -> tuple[float, str]:
 
 
 def _gpu_seconds(program: Program, gpu: Machine) -> Callable[[Launch], tuple[float, str]]:
-    from hloc.targets.cuda.costs.model import estimate
-    from hloc.targets.cuda.costs.program import unread_share, works_of_kernel
-    works: dict[int, list] = {}
+    from hloc.targets.cuda.costs.program import Estimates
+    estimates = Estimates(program, gpu)
 
     def seconds(launch: Launch) -> tuple[float, str]:
-        if launch.kernel not in works:
-            works[launch.kernel] = works_of_kernel(program.kernels[launch.kernel], gpu)
-        unread = unread_share(program, launch, gpu)
-        own = [estimate(work, gpu, unread=unread) for work in works[launch.kernel]]
+        own = [estimated for estimated, _ in estimates.of(launch)]
         return sum(e.us for e in own) * 1e-6, max(own, key=lambda e: e.us).bound
     return seconds
 

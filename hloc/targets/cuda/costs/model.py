@@ -19,6 +19,7 @@ from hloc.targets.cuda.costs.work import WARP, Work, cut
 from hloc.targets.cuda.gpus import COSTS, facts_of
 
 ISSUED = 4                          # warp instructions of an SM per clock
+EARLY_US = 0.24                     # less for a launch that starts early: measured with a block for each SM, not fitted
 FULL_F32_LANES = 128                # of an SM that issues ISSUED f32 warp instructions per clock
 
 
@@ -30,16 +31,18 @@ class Estimate(NamedTuple):
     parts: Mapping[str, float]
 
 
-def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: float = 0) -> Estimate:
+def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: float = 0,
+             early: bool = False) -> Estimate:
     """The time of one launch. costs: constants in place of those of gpus.json; unread: the share of its memory
-    that was not read recently and so is not in L2."""
+    that was not read recently and so is not in L2; early: it starts before the launch before it has ended."""
     costs = costs or COSTS.get(facts_of(gpu)["name"], COSTS["h200"])
     parts = times(work, gpu, costs, unread)
     p = costs["sharpness"]
     longest = max(parts.values())
     body = longest * sum((t / longest) ** p for t in parts.values()) ** (1 / p) if longest else 0.0
-    bound = max(parts, key=parts.__getitem__) if longest > costs["launch_us"] else "launch"
-    return Estimate(body + costs["launch_us"], bound, parts)
+    launch = costs["launch_us"] - (EARLY_US if early else 0)
+    bound = max(parts, key=parts.__getitem__) if longest > launch else "launch"
+    return Estimate(body + launch, bound, parts)
 
 
 def times(work: Work, gpu: Machine, costs: Mapping, unread: float = 0) -> dict[str, float]:

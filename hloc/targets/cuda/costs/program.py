@@ -18,11 +18,14 @@ from hloc.targets.cuda.costs.loop_work import loop_work
 from hloc.targets.cuda.costs.model import Estimate, estimate
 from hloc.targets.cuda.costs.templates import template_work
 from hloc.targets.cuda.costs.work import Work
+from hloc.targets.cuda.early_start import gains
+from hloc.targets.cuda.execution.graphs import nodes_of
 from hloc.targets.cuda.tiles.source import tile_source
 
 
 class Predicted(NamedTuple):
-    """us: of one run, over all its launches; bound: of the longest launch; uses: runs per run of the program."""
+    """us: of one run, over all its launches; bound: of the longest launch; uses: runs per run of the program; early:
+    launches that start early (early_start.py)."""
 
     name: str
     instruction: Instruction | None
@@ -30,6 +33,7 @@ class Predicted(NamedTuple):
     bound: str
     uses: int
     launches: int
+    early: int
 
 
 def works_of_kernel(kernel: Kernel | Tile, gpu: Machine, variant: str = "") -> list[Work]:
@@ -37,6 +41,40 @@ def works_of_kernel(kernel: Kernel | Tile, gpu: Machine, variant: str = "") -> l
     if isinstance(kernel, Tile):
         return template_work(kernel, tile_source(kernel, "kernel", gpu, variant).launches, gpu, variant)
     return [loop_work(kernel, gpu)]
+
+
+class Estimates:
+    """The estimates of a program's launches. A Launch of the plan may start several kernels."""
+
+    def __init__(self, program: Program, gpu: Machine):
+        self.program, self.gpu = program, gpu
+        self.works = cache(lambda kernel: works_of_kernel(program.kernels[kernel], gpu))
+        self.early: set[int] = set()                    # id() of launches whose first kernel starts early
+        self._find_early(program.steps, None)
+
+    def of(self, launch: Launch) -> list[tuple[Estimate, bool]]:
+        """Of each kernel, and whether it starts early."""
+        unread, early, found = unread_share(self.program, launch, self.gpu), id(launch) in self.early, []
+        for work in self.works(launch.kernel):
+            early = early and gains(work.blocks, self.gpu)
+            found.append((estimate(work, self.gpu, unread=unread, early=early), early))
+            early = gains(work.blocks, self.gpu)
+        return found
+
+    def _find_early(self, steps: Iterable[Step], before: Step | None) -> None:
+        """Launches right behind another one whose last kernel lets them start; before: the step before these. In a
+        loop that a graph holds, the first step is behind the last one."""
+        for step in steps:
+            if isinstance(step, Launch) and isinstance(before, Launch) \
+                    and gains(self.works(before.kernel)[-1].blocks, self.gpu):
+                self.early.add(id(step))
+            elif isinstance(step, WhileLoop):
+                self._find_early(step.condition, None)
+                self._find_early(step.body, step.body[-1] if step.body and nodes_of(step) is not None else None)
+            elif isinstance(step, Branch):
+                for branch in step.branches:
+                    self._find_early(branch, None)
+            before = step
 
 
 def unread_share(program: Program, launch: Launch, gpu: Machine) -> float:
@@ -50,13 +88,7 @@ def unread_share(program: Program, launch: Launch, gpu: Machine) -> float:
 
 def predict(program: Program, gpu: Machine) -> list[Predicted]:
     """The prediction for each instruction that launches kernels, in the order of their first launches."""
-    @cache
-    def works(kernel: int) -> list[Work]:
-        return works_of_kernel(program.kernels[kernel], gpu)
-
-    def estimates(launch: Launch) -> list[Estimate]:
-        unread = unread_share(program, launch, gpu)
-        return [estimate(w, gpu, unread=unread) for w in works(launch.kernel)]
+    estimates = Estimates(program, gpu).of
     found: dict[object, list] = {}
 
     def total(steps: Iterable[Step], times: int, note: bool) -> float:
@@ -65,7 +97,7 @@ def predict(program: Program, gpu: Machine) -> list[Predicted]:
         for step in steps:
             if isinstance(step, Launch):
                 own = estimates(step)
-                us += sum(e.us for e in own)
+                us += sum(e.us for e, _ in own)
                 if note:
                     key = step.instruction or step.kernel
                     found.setdefault(key, []).append((step, times))
@@ -87,5 +119,6 @@ def _predicted(program: Program, launches: list[tuple[Launch, int]], estimates) 
     own = [e for step, times in launches for e in estimates(step) * max(1, times // max(1, uses))]
     first = launches[0][0]
     name = first.instruction.name if first.instruction else program.kernels[first.kernel].name
-    longest = max(own, key=lambda e: e.us)
-    return Predicted(name, first.instruction, sum(e.us for e in own), longest.bound, uses, len(own))
+    longest = max((e for e, _ in own), key=lambda e: e.us)
+    return Predicted(name, first.instruction, sum(e.us for e, _ in own), longest.bound, uses, len(own),
+                     sum(early for _, early in own))

@@ -2,7 +2,7 @@
 
     graph = Graph(stream, lambda: launch everything on the stream);  graph.launch();  graph.close()
 
-PyCUDA has no graphs: this file calls seven functions of the driver's library on PyCUDA's stream. During the capture of
+PyCUDA has no graphs: this file calls functions of the driver's library on PyCUDA's stream. During the capture of
 a stream nothing on it runs, and waiting for it is an error.
 
     parts((Launch, Copy, WhileLoop without trip count, Launch, Launch))
@@ -24,6 +24,9 @@ THREAD_LOCAL = 1                    # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other
 ONE_BY_ONE = "HLOC_CUDA_WAIT=on runs the kernels one by one and names the one that fails"
 FAULTS = (700, *range(702, 720))    # errors of the device: any later call reports them again
 ASKING = frozenset(["ragged-all-to-all"])       # collectives in which the host reads what devices say
+EARLY_DRIVER = 12030                # CUDA of the first driver whose graphs have such edges
+EARLY_EDGE = bytes([1, 0, 1, 0, 0, 0, 0, 0])    # CUgraphEdgeData: from the programmatic port of a kernel, programmatic
+REPLACES = 1                        # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 MOST_NODES = 20_000                 # of one graph; a loop with more is replayed one iteration at a time
 
 
@@ -110,22 +113,56 @@ def library():
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
+def let_start_early(stream) -> None:
+    """While a stream is captured, right after a kernel: the next kernel may start before that one has ended, as it may
+    behind a launch with CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, which PyCUDA cannot make."""
+    handle, driver = ctypes.c_void_p(int(stream.handle)), library()
+    status, number, graph, count = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_size_t()
+    nodes, edges = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p()
+    check("cuStreamGetCaptureInfo_v3", driver.cuStreamGetCaptureInfo_v3(
+        handle, ctypes.byref(status), ctypes.byref(number), ctypes.byref(graph), ctypes.byref(nodes),
+        ctypes.byref(edges), ctypes.byref(count)))
+    if count.value != 1:                            # the stream has also waited for another one
+        return
+    last = (ctypes.c_void_p * 1)(nodes[0])
+    check("cuStreamUpdateCaptureDependencies_v2", driver.cuStreamUpdateCaptureDependencies_v2(
+        handle, last, EARLY_EDGE, ctypes.c_size_t(1), ctypes.c_uint(REPLACES)))
+
+
+def check(name: str, code: int) -> None:
+    """Raises RunError if a function of the driver has failed."""
+    if code in FAULTS:
+        raise RunError(f"the GPU reported: {name} failed: {_words(code)}", hint=ONE_BY_ONE)
+    if code:
+        early = name.endswith(("CaptureInfo_v3", "CaptureDependencies_v2"))
+        raise RunError(f"the NVIDIA driver refused a graph: {name} failed: {_words(code)}",
+                       hint="HLOC_CUDA_EARLY_START=off has no kernel start early" if early else
+                       "HLOC_CUDA_GRAPHS=off runs without graphs")
+
+
+def _words(code: int) -> str:
+    text = ctypes.c_char_p()
+    unknown = library().cuGetErrorString(ctypes.c_int(code), ctypes.byref(text)) or text.value is None
+    return f"error {code}" if unknown else f"{(text.value or b'').decode(errors='replace')} (error {code})"
+
+
 class Graph:
     """The operations that `record` puts on a stream (one with PyCUDA's `handle`), launched together. `close` frees its
     memory, and so does the object's finalizer."""
 
-    def __init__(self, stream, record: Callable[[], None]):
+    def __init__(self, stream, record: Callable[[], object]):
         self.driver, self.stream = library(), ctypes.c_void_p(int(stream.handle))
         graph, self.instance = ctypes.c_void_p(), ctypes.c_void_p()
         self._do("cuStreamBeginCapture_v2", self.stream, ctypes.c_int(THREAD_LOCAL))
         try:
-            record()
-        finally:
-            self._do("cuStreamEndCapture", self.stream, ctypes.byref(graph))
-        try:
+            try:
+                record()
+            finally:
+                self._do("cuStreamEndCapture", self.stream, ctypes.byref(graph))
             self._do("cuGraphInstantiateWithFlags", ctypes.byref(self.instance), graph, ctypes.c_ulonglong(0))
         finally:
-            self._do("cuGraphDestroy", graph)
+            if graph.value:
+                self._do("cuGraphDestroy", graph)
         self.close = weakref.finalize(self, self.driver.cuGraphExecDestroy, self.instance)
         self.close.atexit = False               # at exit the context may be destroyed, and the graph with it
 
@@ -134,14 +171,4 @@ class Graph:
         self._do("cuGraphLaunch", self.instance, self.stream)
 
     def _do(self, name: str, *arguments) -> None:
-        code = getattr(self.driver, name)(*arguments)
-        if code in FAULTS:
-            raise RunError(f"the GPU reported: {name} failed: {self._words(code)}", hint=ONE_BY_ONE)
-        if code:
-            raise RunError(f"the NVIDIA driver refused a graph: {name} failed: {self._words(code)}",
-                           hint="HLOC_CUDA_GRAPHS=off runs without graphs")
-
-    def _words(self, code: int) -> str:
-        text = ctypes.c_char_p()
-        unknown = self.driver.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text)) or text.value is None
-        return f"error {code}" if unknown else f"{(text.value or b'').decode(errors='replace')} (error {code})"
+        check(name, getattr(self.driver, name)(*arguments))

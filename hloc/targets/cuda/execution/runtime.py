@@ -9,7 +9,8 @@ it raises one RunError that names it.
     backend.send(arrays); backend.run(); backend.wait()           the data stays on the device: for measurements
 
 The first run waits after every kernel, so that a fault is reported with the kernel's name and its HLO. From the second
-run on, consecutive steps that do not need the host are CUDA graphs (graphs.py). HLOC_CUDA_GRAPHS=off disables graphs;
+run on, consecutive steps that do not need the host are CUDA graphs (graphs.py), in which small kernels start early
+(early_start.py). HLOC_CUDA_GRAPHS=off disables graphs; HLOC_CUDA_EARLY_START=off disables early starts;
 HLOC_CUDA_WAIT=on waits after every kernel of every run. A run with a clock (step_clock.py) also has no graphs.
 """
 from __future__ import annotations
@@ -22,7 +23,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -34,6 +35,7 @@ from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Collective, Copy, DeviceNumber, HostCall, Launch, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container, Geometry, table_bytes
+from hloc.targets.cuda.early_start import starts_early
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.execution.device_arrays import DeviceArray, Fixed
 from hloc.targets.cuda.execution.host_memory import HostMemory
@@ -147,6 +149,8 @@ class CudaBackend:
         self.cudnn: cudnn.Cudnn | None = None
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
+        self.early_start = os.environ.get("HLOC_CUDA_EARLY_START", "on") != "off" \
+            and self.cuda.get_driver_version() >= graphs.EARLY_DRIVER
         self.collectives: CudaCollectives | None = None
         self.context = primary_context(self.cuda, device.place_here % self.cuda.Device.count() if device else 0)
         with _Inside(self):
@@ -419,19 +423,24 @@ class CudaBackend:
 
     def _graph(self, part: graphs.Part) -> graphs.Graph:
         if id(part) not in self.graphs:
-            self.graphs[id(part)] = graphs.Graph(self.stream, lambda: self.record(part.steps))
+            self.graphs[id(part)] = graphs.Graph(self.stream, partial(self.record, part.steps))
         return self.graphs[id(part)]
 
-    def record(self, steps: Sequence[Step]) -> None:
-        """Puts launches, copies, collectives and counted loops on the stream, the loops unrolled: for a graph."""
+    def record(self, steps: Sequence[Step], before: Step | None = None) -> Step | None:
+        """Puts launches, copies, collectives and counted loops on the stream, the loops unrolled: for a graph. before:
+        the step right before these. Returns the last one."""
         run: dict[type, Callable[[Any], None]] = {
             Launch: self._launch, Copy: self._copy, Collective: self._collective, DeviceNumber: self._device_number}
         for step in steps:
             if isinstance(step, WhileLoop):
                 for _ in range(step.trip_count or 0):       # counted, else it is in no graph
-                    self.record(step.body)
+                    before = self.record(step.body, before)
             else:
+                if self.early_start and starts_early(self.packed.kernels, before, step):
+                    graphs.let_start_early(self.stream)
                 run[type(step)](step)                       # nodes_of knows no others
+                before = step
+        return before
 
     def _launch(self, step: Launch) -> None:
         geometry = self.packed.kernels[step.kernel]

@@ -41,7 +41,7 @@ from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled,
 from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
 from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
 from hloc.targets.functions import definitions, functions_in, with_calls
-from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type, print_kernel
+from hloc.targets.printer import CUDA, StatementPrinter, comment, kernel_start, pointer_type, print_kernel
 
 THREADS = 256
 AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread loads at once; iterations that compilers unroll by default
@@ -152,6 +152,7 @@ def print_team_kernel(kernel: ir.Kernel, team: TeamKernel, name: str, index: str
     # without the 1 ptxas spills to fit more blocks into an SM
     bounds = f"{block}, 1" if block == LARGEST_BLOCK or last is not None else block
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
+    printer.lines.extend(kernel_start(kernel.buffers))
     lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
     printer.line(1, f"const {index} lane = {lane};")
     if team.threads > WARP and any(isinstance(s, Total) for s in walk(team.body)):

@@ -26,7 +26,7 @@ from hloc.targets.cuda.loops.iteration_space import (
     is_along,
     replaced,
 )
-from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
+from hloc.targets.printer import CUDA, StatementPrinter, comment, kernel_start, pointer_type
 
 SHORTEST = 16                   # dimensions shorter than this are not worth a tile
 THREADS = 256
@@ -99,6 +99,7 @@ def print_tiled(kernel: Kernel, tiling: Tiling, name: str, index: str) -> str:
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}({parameters}) {{')
+    printer.lines.extend(kernel_start(kernel.buffers))
     for n, load in enumerate(tiling.loads):
         size = edge * (edge if tiling.width > 1 else _pitch(load, edge))
         aligned = f" __align__({VECTOR_BYTES})" if tiling.width > 1 else ""

@@ -16,7 +16,7 @@ from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.iteration_space import Access, Space, counters, inside, is_along, replaced
-from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
+from hloc.targets.printer import CUDA, StatementPrinter, comment, kernel_start, pointer_type
 
 VECTOR_BYTES = 16
 THREADS = 256
@@ -67,6 +67,7 @@ def print_vectors(kernel: Kernel, vectors: Vectors, name: str, index: str) -> st
     printer.lines.extend(comment(kernel.origin))
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     printer.line(0, f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}({parameters}) {{')
+    printer.lines.extend(kernel_start(kernel.buffers))
     printer.line(1, f"for ({index} vector = {printer.first_thread}; vector < {vectors.threads}; "
                     f"vector += {printer.all_threads}) {{")
     for n, load in enumerate(vectors.loads):

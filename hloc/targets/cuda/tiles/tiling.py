@@ -15,7 +15,7 @@ from hloc.kernels.ir import Apply, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
-from hloc.targets.printer import CUDA, comment, pointer_type, print_statements
+from hloc.targets.printer import CUDA, comment, kernel_start, pointer_type, print_statements
 
 TENSOR_BYTES = 64               # bytes of the depth per step
 BLOCKS_PER_SM = 8
@@ -286,6 +286,7 @@ def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: in
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in tile.buffers)
     bounds = f"{threads}, {together or 1}" if dynamic or together else threads
     lines.append(f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
+    lines += kernel_start(tile.buffers)
     if dynamic:
         lines.append(f"  unsigned char *memory = hloc_dynamic_shared(); /* {memory} bytes */")
     elif memory:
