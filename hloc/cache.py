@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache as once
 from pathlib import Path
 from typing import BinaryIO
 
@@ -84,8 +85,10 @@ def digest(*parts: str | bytes) -> str:
     return total.hexdigest()[:40]
 
 
+@once
 def package_identity() -> str:
-    """Identify this version of hloc: names, sizes and times of its own files."""
+    """Identify this version of hloc: names, sizes and times of its own files. They are looked at once in a process: it
+    runs what it has imported, also if they change later."""
     package = os.path.dirname(__file__)
     found, folders = [], [package]
     while folders:

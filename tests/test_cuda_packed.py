@@ -12,7 +12,7 @@ from hloc.errors import RunError
 from hloc.evaluate import Evaluator
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda.compiler import compile_verbosely
-from hloc.targets.cuda.resources import resources
+from hloc.targets.cuda.resources import resources_in
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.source import variants
@@ -170,6 +170,7 @@ def test_machine_code(tile):
                      convolution("128,28,28,128", "128,28,28,256", "3,3,128,256", "28x28 pad=1_1x1_1", GRADIENT),
                      *([dot(F32, (0, 0), (1024,) * 3), dot(S8, (0, 0), (1024,) * 3)] if tile == "128x256" else [])])
     sources = of(text, ((tile, BULK),), count=5 if tile == "128x256" else 2)
-    found = resources(sources.single_file(), "sm_90a")
+    report = compile_verbosely(sources.single_file(), "sm_90a")
+    found = resources_in(report)
     assert all(f.spill_stores == f.spill_loads == 0 for f in found.values()), found
-    assert "serialized" not in compile_verbosely(sources.single_file(), "sm_90a")
+    assert "serialized" not in report

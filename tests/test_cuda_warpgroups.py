@@ -20,7 +20,7 @@ from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compile_verbosely, compiler_version
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.gpus import GPUS, gpu_named
-from hloc.targets.cuda.resources import resources
+from hloc.targets.cuda.resources import resources_in
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.patches import Patch, patch_of
@@ -339,10 +339,11 @@ def test_instructions_of_the_hardware(tile, variant, instructions):
     cases = of_variant([WORDS[0], *BYTES[:3]], variant)
     tiles = tuple("128x128" if case[0][0] in F8 else tile for case in cases)
     sources = grouped(products(cases, (4096, 4096, 4096)), variant, tile=tiles)
-    for found in resources(sources.single_file(), "sm_90a").values():
+    report = compile_verbosely(sources.single_file(), "sm_90a")
+    for found in resources_in(report).values():
         assert found.spill_stores == found.spill_loads == 0
     assert all(g.shared <= H100.shared_bytes for g in sources.geometry)
-    assert "serialized" not in compile_verbosely(sources.single_file(), "sm_90a")
+    assert "serialized" not in report
     text = compile_cuda(sources.single_file(), "sm_90a", "ptx")
     assert all(words in text for words in (b"wgmma.mma_async.sync.aligned.m64n%bk32.s32.s8.s8" % tile[-3:].encode(),
                                            *instructions))
@@ -400,9 +401,10 @@ def test_machine_code_of_convolutions():
     target = cuda_target(H100)
     sources = make_sources(api.plan(api.optimize(api.load(text), target), target), H100)
     assert "hloc_patch_rest<" in sources.readable() and "hloc_tile_bulk<" in sources.readable()
-    (found,) = resources(sources.single_file(), "sm_90a").values()
+    report = compile_verbosely(sources.single_file(), "sm_90a")
+    (found,) = resources_in(report).values()
     assert found.spill_stores == found.spill_loads == 0
-    assert "serialized" not in compile_verbosely(sources.single_file(), "sm_90a")
+    assert "serialized" not in report
 
 
 def test_only_what_tensor_maps_bear():

@@ -103,6 +103,9 @@ def _wheel_libraries() -> list[Path]:
 
 
 def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str, *more: str) -> bytes:
+    """For a virtual architecture NVRTC stops at the PTX, which is the same: ptxas would take most of the time."""
+    if form == "ptx":
+        arch = arch.replace("sm_", "compute_")
     return _with_nvrtc(library, source, arch,
                        lambda program: _fetch(library, program, "CUBIN" if form == "cubin" else "PTX"), *more)
 

@@ -36,9 +36,14 @@ class Resources(NamedTuple):
 
 def resources(text: str, arch: str) -> dict[str, Resources]:
     """The resources of every kernel of a CUDA C file. Raises BuildError if it does not compile."""
+    return resources_in(compile_verbosely(text, arch))
+
+
+def resources_in(report: str) -> dict[str, Resources]:
+    """The resources of every kernel that a report of ptxas (compile_verbosely) tells of."""
     found: dict[str, Resources] = {}
     name, spills = "", (0, 0, 0)
-    for line in compile_verbosely(text, arch).splitlines():
+    for line in report.splitlines():
         if match := ENTRY.search(line):
             name, spills = match.group(1), (0, 0, 0)
         elif match := SPILLS.search(line):
