@@ -1,4 +1,5 @@
 """For all tests: a build cache of their own, and no thread pools that fight over the cores of a shared machine."""
+import gc
 import os
 import sys
 
@@ -15,6 +16,19 @@ def pytest_configure(config):
         folder = tempfile.mkdtemp(prefix="hloc-tests-")
         os.environ["HLOC_CACHE_DIR"] = folder
         config.add_cleanup(lambda: _remove(folder))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What stays for the whole run, thousands of tests and modules, is not gone through by each collection of garbage;
+    and there are fewer of these."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
