@@ -134,7 +134,7 @@ NEVER = "a barrier that some threads never reach"
     ("steps.begin(VALUE_BYTES);", "steps.begin(VALUE_BYTES + 128);", NEVER),
     ("hloc_bulk_known(maps + n * 128)", "hloc_bulk_known(maps)", "fence.proxy.tensormap"),
     ("barriers(memory) + 2) {}", "barriers(memory) + 1) {}", "made twice|no barrier|never reach"),
-    ("multiply<S::BN, 0, 0, 0>", "multiply<S::BN, 0, 0, 1>", "")], ids=range(11))
+    ("multiply<COLUMNS, 0, 0, 0>", "multiply<COLUMNS, 0, 0, 1>", "")], ids=range(11))
 def test_faults(place, wrong, told, monkeypatch):
     """What is left out, or counted wrongly, shows: the checker tells it, or the numbers are wrong."""
     case = Case("bf16", "scaled", 1, 2, 64, 600, 64, 64)

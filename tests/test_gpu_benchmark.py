@@ -238,7 +238,8 @@ def test_what_was_once_wrong(gpu, monkeypatch):
         assert any(tile in t for t in text.values()), tile
     whole = "".join(text.values())
     assert all(f"{tile}<" in whole for tile in ("hloc_ragged", "hloc_attention_f32", "hloc_attention_mma",
-                                                "hloc_attention_gradient_f32", "hloc_attention_gradient_mma"))
+                                                "hloc_attention_group", "hloc_attention_gradient_f32",
+                                                "hloc_attention_gradient_mma", "hloc_attention_gradient_group"))
     assert sum(len(m.expected) for m in made.values()) > 850
 
 

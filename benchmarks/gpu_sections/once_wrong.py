@@ -55,7 +55,7 @@ ENTRY e {{ a = {t}[200,{k}] parameter(0)  b = {t}[5,{k},{n}] parameter(1)  s = s
   ROOT r = {r}[200,{n}] ragged-dot(a, b, s), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}},
     lhs_ragged_dims={{0}}, rhs_group_dims={{0}} }}
 """
-HEADS = ((3, 70, 32), (2, 91, 33), (1, 200, 128))
+HEADS = ((3, 70, 32), (2, 91, 33), (1, 200, 128), (2, 400, 64))
 
 
 class Product(NamedTuple):

@@ -273,7 +273,7 @@ UNCHECKED static void begin_bulk(unsigned char *to, const void *map, const long 
   if ((to - dynamic_shared) % 1024 || to + size > dynamic_shared + dynamic_bytes) return wrong("a bulk copy to the wrong place");
   for (const Thread &thread : block.threads) {
     if (thread.unfenced) return wrong("a bulk copy, and writes that no fence.proxy.async has shown to it");
-    if (thread.index.x % 128) continue;                       /* all threads of a group have the same products */
+    if (thread.index.x % 32) continue;                        /* all threads of a warp have the same products */
     for (const auto &group : thread.products)
       for (const GroupProduct &p : group)
         if ((!p.held && meets(p.a, p.across_a, 64, to, size)) || meets(p.b, p.across_b, p.columns, to, size))

@@ -25,7 +25,7 @@ DEVICE = Path(__file__).parent / "device"
 # The headers and the names that they declare, in the order of inclusion; a header is included only if a kernel uses it.
 TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
-GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<")
+GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<", "hloc_attention_gradient_group<")
 HEADERS = (("early.cuh", ("hloc_await_previous",)), ("atomics.cuh", ("hloc_atomic_",)),
            ("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_last_", "hloc_sort_", "hloc_pick_",
                          "hloc_conv_direct<")),
@@ -38,6 +38,7 @@ HEADERS = (("early.cuh", ("hloc_await_previous",)), ("atomics.cuh", ("hloc_atomi
            ("conv_bulk.cuh", ("hloc_patch_rest<", "hloc_positions_rest<")), ("attention.cuh", ("hloc_attention_",)),
            ("attention_few.cuh", ("hloc_attention_few<",)), ("attention_group.cuh", ("hloc_attention_group<",)),
            ("attention_gradient.cuh", ("hloc_attention_gradient_",)),
+           ("attention_gradient_group.cuh", ("hloc_attention_gradient_group<",)),
            ("sort.cuh", ("hloc_sort_", "hloc_pick_")), ("fft.cuh", ("hloc_fft_",)))
 ALIGNED = 256                       # bytes: the alignment that libraries want for their workspace
 QUIET = "#pragma nv_diag_suppress 177      /* most scalar functions are not used */\n"

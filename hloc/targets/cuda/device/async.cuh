@@ -10,6 +10,7 @@
  *   hloc_load_transposed(words, row)   the same, where each is 8 x 8 elements of 16 bits: gets elements 2 (l % 4) and
  *                                      the next one of column l / 4
  *   hloc_exp_fast(x)                   exp(x) with about 2^-20 of relative error, 0 for what is too small
+ *   hloc_reciprocal_fast(x)            1 / x with about 2^-23 of relative error, for x from 2^-126 to 2^126
  * HLOC_EMULATED: an emulation gives its own bodies.
  */
 #ifndef HLOC_ASYNC_CUH
@@ -44,6 +45,11 @@ HLOC_FN float hloc_exp_fast(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
   return power;
+}
+HLOC_FN float hloc_reciprocal_fast(float x) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  return inverse;
 }
 
 #endif

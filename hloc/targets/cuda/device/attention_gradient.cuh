@@ -34,6 +34,21 @@ template <class S, class O0, class O1> struct hloc_gradient_place {
   }
 };
 
+/* Sums of a warp's 16 rows and of 8 columns from `left` on become weights; nothing outside. */
+template <class S, class Place, class Weigh>
+HLOC_FN void hloc_gradient_weigh(const Place &at, long left, float (&first)[4], float (&second)[4], Weigh weigh) {
+  const int top = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < 4; n++) {
+    const long row = at.row + top + n / 2 * 8, column = left + pair + n % 2;
+    const bool is_row = S::ROWS % S::BM == 0 || row < S::ROWS;
+    const bool is_column = S::COLUMNS % S::BN == 0 || column < S::COLUMNS;
+    if constexpr (S::INNER == 1) second[n] = 0;
+    weigh(at.batch, is_row ? row : S::ROWS - 1, is_column ? column : S::COLUMNS - 1, first[n], second[n]);
+    if (!is_row || !is_column) first[n] = second[n] = 0; /* selects: a branch would take registers from sums */
+  }
+}
+
 /* Tiles of columns in shared memory: of both products' B and, where an output's X is none of them, of that; twice. */
 template <class S, class P0, class P1, class O0, class O1, class T, int THREADS> struct hloc_gradient_columns {
   typedef hloc_lines<T, S::BN, P0::DP, THREADS> B0;
@@ -168,14 +183,7 @@ HLOC_FN void hloc_attention_gradient_mma(unsigned char *memory, A0 a0, A1 a1, B0
         hloc_gradient_product<Numbers, TILES, P1::DP / 16, Rows1::PITCH, Columns::B1::PITCH>(
             second, rows1 + warp * 16 * Rows1::PITCH, tile + Columns::B1_AT);
 #pragma unroll
-      for (int t = 0; t < TILES; t++)
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-          const long row = at.row + warp * 16 + group + n / 2 * 8, column = j + t * 8 + pair + n % 2;
-          if constexpr (S::INNER == 1) second[t][n] = 0;
-          if (row < S::ROWS && column < S::COLUMNS) weigh(at.batch, row, column, first[t][n], second[t][n]);
-          else first[t][n] = second[t][n] = 0;
-        }
+      for (int t = 0; t < TILES; t++) hloc_gradient_weigh<S>(at, j + t * 8, first[t], second[t], weigh);
       hloc_gradient_output<Numbers, TILES, OUT, Columns::template pitch<O0>(), O0::PARTS>(
           out0, first, tile + Columns::template at<O0>(Columns::X0_AT), rounded_pair);
       if constexpr (S::OUTER > 1)

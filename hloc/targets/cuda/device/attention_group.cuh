@@ -36,15 +36,13 @@ template <class S> struct hloc_attention_tiles {
     const Queries q = {maps, (int)at.row, 0, S::Q_INNER ? inner : 0, S::Q_OUTER ? outer : 0};
     const Values v = {maps + 256, (int)at.feature, (int)at.first, S::V_INNER ? inner : 0, S::V_OUTER ? outer : 0};
     queries.begin();
-    for (int panel = 0; panel < PANELS; panel++)
-      q.copy(queries.tile() + panel * Queries::BYTES, panel * 64, queries.arrived());
+    q.template copy_panels<PANELS>(queries.tile(), queries.arrived());
     for (int tile = 0; tile <= count; tile++) {
       if (tile < count) {
         const int line = at.first + tile * S::BN;
         const Keys k = {maps + 128, line, 0, S::K_INNER ? inner : 0, S::K_OUTER ? outer : 0};
         steps.begin(KEY_BYTES);
-        for (int panel = 0; panel < PANELS; panel++)
-          k.copy(steps.tile() + panel * Keys::BYTES, panel * 64, steps.arrived());
+        k.template copy_panels<PANELS>(steps.tile(), steps.arrived());
         steps.n++;
       }
       if (tile == 0) continue;
@@ -81,23 +79,13 @@ template <class S, class Group> struct hloc_attention_rows {
   /* Begin the products of queries and keys. */
   HLOC_MEMBER void begin_scores(const unsigned char *queries, const unsigned char *keys) {
     hloc_wgmma_begin();
-#pragma unroll
-    for (int panel = 0; panel < Tiles::PANELS; panel++)
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        const auto q = hloc_described<typename Tiles::Queries>(queries + panel * Tiles::Queries::BYTES, top, k);
-        const auto y = hloc_described<typename Tiles::Keys>(keys + panel * Tiles::Keys::BYTES, 0, k);
-        if (panel + k == 0) Group::template multiply<S::BN, 0, 0, 0>(&sums[0][0], q, y);
-        else Group::template multiply<S::BN, 0, 0>(&sums[0][0], q, y);
-      }
+    hloc_begin_panels<S::BN, Tiles::PANELS, Group, typename Tiles::Queries, typename Tiles::Keys>(&sums[0][0], queries,
+                                                                                                  keys, top);
   }
   /* Begin the products of weights and values. */
   HLOC_MEMBER void begin_values(const unsigned char *values) {
     hloc_wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < S::BN / 16; k++)
-      Group::template multiply_words<S::FC, 1>(&out[0][0][0][0], weights[k],
-                                               hloc_described<typename Tiles::Values>(values, 0, k));
+    hloc_begin_weighted<S::FC, Group, typename Tiles::Values>(&out[0][0][0][0], weights, values);
   }
   /* Whether a tile may weigh something for the group: a mask lets something through, or rows have seen nothing yet that
    * makes the weight of what the mask puts there nothing. */
@@ -170,15 +158,13 @@ template <class S, class Group> struct hloc_attention_rows {
       share[r] = S::SPLITS > 1 ? 1.0f : 1.0f / all[r]; /* pieces are divided where they are joined */
     }
 #pragma unroll
-    for (int part = 0; part < S::FC / AT_ONCE; part++) {
+    for (int part = 0; part < S::FC / AT_ONCE; part++)
 #pragma unroll
       for (int f = 0; f < AT_ONCE / 8; f++)
 #pragma unroll
         for (int n = 0; n < 4; n++) out[part][0][f][n] *= share[n / 2];
-      hloc_finish_rows<AT_ONCE>(out[part], slab, row / 16 * 16, part * AT_ONCE, [&](int r, int f, float value) {
-        at.give(keep, finish, r, f, value, 1.0f);
-      });
-    }
+    hloc_give_parts(out, slab, row / 16 * 16,
+                    [&](int r, int f, float value) { at.give(keep, finish, r, f, value, 1.0f); });
   }
 };
 
@@ -218,19 +204,15 @@ HLOC_FN void hloc_attention_group(const unsigned char *maps, unsigned char *memo
   typedef hloc_attention_tiles<S> Tiles;
   static_assert(S::BM % 64 == 0 && S::DP % 64 == 0 && S::BN % 64 == 0 && S::FC % 64 == 0, "a tile's shape");
   Tiles tiles(memory);
-  const int warp = threadIdx.x / 32;
+  typedef hloc_attention_place<S> Place;
   if (threadIdx.x == Tiles::WARPS * 32)
     for (int n = 0; n < 3; n++) hloc_bulk_known(maps + n * 128);
-  if (warp >= Tiles::WARPS) {
-    if (Tiles::WARPS > 4) hloc_fewer_registers<24>();
-    if (threadIdx.x == Tiles::WARPS * 32)
-      for (long work = blockIdx.x; work < hloc_attention_place<S>::WORK; work += gridDim.x, tiles.queries.n++)
-        tiles.copy(maps, hloc_attention_place<S>(work));
-    return;
-  }
-  if (Tiles::WARPS > 4) hloc_more_registers<240>();
-  for (long work = blockIdx.x; work < hloc_attention_place<S>::WORK; work += gridDim.x, tiles.queries.n++) {
-    const hloc_attention_place<S> at(work);
+  const auto copy = [&](long work) {
+    tiles.copy(maps, Place(work));
+    tiles.queries.n++;
+  };
+  const auto compute = [&](long work) {
+    const Place at(work);
     hloc_attention_rows<S, Group> rows(at);
     tiles.queries.wait();
     bool any = hloc_attention_round<true, S>(tiles, rows, 0, false, rounded_pair, live, masked, score);
@@ -244,8 +226,10 @@ HLOC_FN void hloc_attention_group(const unsigned char *maps, unsigned char *memo
     hloc_wgmma_wait<0>();
     tiles.steps.n++;
     tiles.steps.done(1);
-    rows.give(Tiles::slabs(memory) + warp * hloc_slab<32>::SIZE, keep, keep_state, finish);
-  }
+    rows.give(Tiles::slabs(memory) + threadIdx.x / 32 * hloc_slab<32>::SIZE, keep, keep_state, finish);
+    tiles.queries.n++;
+  };
+  hloc_bulk_walk<Tiles::WARPS>(Place::WORK, copy, compute);
 }
 
 #endif

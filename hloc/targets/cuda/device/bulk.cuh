@@ -61,6 +61,10 @@ template <bool ALONG_K, int ROWS, int DEPTH, int WIDTH> struct hloc_bulk_operand
       for (int panel = 0; panel < ROWS / ACROSS; panel++)
         hloc_bulk_copy(tile + panel * LINES * 128, map, row + panel * ACROSS, first + k0, inner, outer, arrived);
   }
+  /* So many steps along k, one behind the other. */
+  template <int PANELS> HLOC_MEMBER void copy_panels(unsigned char *tile, unsigned long long *arrived) const {
+    for (int panel = 0; panel < PANELS; panel++) copy(tile + panel * BYTES, panel * DEPTH, arrived);
+  }
 };
 
 /* A ring of STAGES buffers in shared memory for the steps of all tiles that a block computes: step n is in stage

@@ -8,6 +8,7 @@
  *                         of the block too; BULK: bytes of an element. hloc_gemm(maps, tile, finish) walks over such
  *                         tiles. f32: the left operand is rounded to TF32 in registers, the right one has been before
  *                         (lines.cuh). PACKED_A, PACKED_B: the operand was packed as lines along k
+ *   hloc_begin_panels, hloc_begin_weighted, hloc_give_parts, hloc_bulk_walk   of attention and its gradients
  */
 #ifndef HLOC_WARPGROUP_CUH
 #define HLOC_WARPGROUP_CUH
@@ -178,6 +179,46 @@ HLOC_FN void hloc_tile_bulk(Ring &ring, const A &a, const B &b, long depth, Fini
 #pragma unroll
   for (int part = 0; part < S::BN / AT_ONCE; part++)
     hloc_finish_tile<AT_ONCE, S::BATCHED>(sums[part], slab, warp * 16, part * AT_ONCE, finish);
+}
+
+/* Begin the products of 64 rows from `top` on and COLUMNS columns, both along k, in panels of 64 elements of it. */
+template <int COLUMNS, int PANELS, class Group, class Left, class Right>
+HLOC_FN void hloc_begin_panels(float *sums, const unsigned char *left, const unsigned char *right, int top) {
+#pragma unroll
+  for (int panel = 0; panel < PANELS; panel++)
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const auto a = hloc_described<Left>(left + panel * Left::BYTES, top, k);
+      const auto b = hloc_described<Right>(right + panel * Right::BYTES, 0, k);
+      if (panel + k == 0) Group::template multiply<COLUMNS, 0, 0, 0>(sums, a, b);
+      else Group::template multiply<COLUMNS, 0, 0>(sums, a, b);
+    }
+}
+/* Begin the products of weights in words and a tile of values, added to sums of COLUMNS features. */
+template <int COLUMNS, class Group, class Values, int STEPS>
+HLOC_FN void hloc_begin_weighted(float *sums, const unsigned (&weights)[STEPS][4], const unsigned char *values) {
+#pragma unroll
+  for (int k = 0; k < STEPS; k++)
+    Group::template multiply_words<COLUMNS, 1>(sums, weights[k], hloc_described<Values>(values, 0, k));
+}
+/* give(row, column, sum) of a warp's 16 rows from `row` on, 32 columns at a time. */
+template <int PARTS, class Give>
+HLOC_FN void hloc_give_parts(const float (&sums)[PARTS][1][4][4], float *slab, int row, Give give) {
+#pragma unroll
+  for (int part = 0; part < PARTS; part++) hloc_finish_rows<32>(sums[part], slab, row, part * 32, give);
+}
+/* A block's pieces of work: one thread of four more warps copies (copy(work)), the others compute (compute(work)); of
+ * three groups these four warps give their registers to the others. */
+template <int WARPS, class Copy, class Compute> HLOC_FN void hloc_bulk_walk(long count, Copy copy, Compute compute) {
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* the compiler knows that a warp's threads agree */
+  if (warp >= WARPS) {
+    if (WARPS > 4) hloc_fewer_registers<24>();
+    if (threadIdx.x == WARPS * 32)
+      for (long work = blockIdx.x; work < count; work += gridDim.x) copy(work);
+    return;
+  }
+  if (WARPS > 4) hloc_more_registers<240>();
+  for (long work = blockIdx.x; work < count; work += gridDim.x) compute(work);
 }
 
 /* What computes one tile of a strided product whose operands have tensor maps: the left one's, then the right one's. */

@@ -9,6 +9,7 @@ batches to fill the GPU, the keys are split into pieces, and a second kernel joi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hloc.analysis.prologues import is_limited_by_mma
@@ -185,33 +186,51 @@ def _grouped_shapes(facts: dict, gpu: Machine) -> list[Shape]:
 
 
 def _pairs(facts: dict) -> dict[str, int]:
-    """Batches as two dimensions: the size of the inner one, and each array's strides of both. Empty if two are not
-    enough, or if a stride is negative."""
-    sizes, strides = list(facts["batches"]), [list(facts[key][3]) for key in ARRAYS]
+    """Batches as two dimensions: the size of the inner one, and each array's strides of both. Empty if tensor maps
+    cannot describe them."""
+    found = two_dimensions(facts["batches"], [facts[key][3] for key in ARRAYS])
+    return {"INNER": found[0], **stride_constants("QKV", found[1])} if found else {}
+
+
+def two_dimensions(batches: Sequence[int], arrays: Sequence[Sequence[int]]) -> tuple[int, list[tuple[int, int]]] | None:
+    """The dimensions of batches as two, from the strides of arrays: the size of the inner one, and each array's strides
+    of the outer and the inner one. None if two are not enough, or if a stride is negative."""
+    sizes, strides = list(batches), [list(own) for own in arrays]
     for d in range(len(sizes) - 2, -1, -1):                 # merges dimensions that are contiguous in all arrays
         if sizes[d] == 1 or sizes[d + 1] == 1 or all(s[d] == s[d + 1] * sizes[d + 1] for s in strides):
             for s in strides:
                 s[d:d + 2] = [s[d] if sizes[d + 1] == 1 else s[d + 1]]
             sizes[d:d + 2] = [sizes[d] * sizes[d + 1]]
     if len(sizes) > 2 or any(stride < 0 for s in strides for stride in s):
-        return {}
+        return None
     padding = 2 - len(sizes)
-    found = {"INNER": ([1] * padding + sizes)[1]}
-    for letter, own in zip("QKV", strides):
-        found[f"{letter}_OUTER"], found[f"{letter}_INNER"] = [0] * padding + own
-    return found
+    pairs = [([0] * padding + own)[:2] for own in strides]
+    return ([1] * padding + sizes)[1], [(outer, inner) for outer, inner in pairs]
+
+
+def stride_constants(letters: Sequence[str], strides: Sequence[tuple[int, int]]) -> dict[str, int]:
+    """Constants of the batch strides of arrays, in elements."""
+    return {f"{letter}_{name}": stride for letter, pair in zip(letters, strides)
+            for name, stride in zip(("OUTER", "INNER"), pair)}
+
+
+def batched_map(argument: int, offset: int, line: tuple[int, tuple[int, int]], batches: tuple[int, int],
+                strides: tuple[int, int], lines: int) -> TensorMap:
+    """The tensor map of an array of 16-bit elements in two dimensions of batches. offset: of its first element; line:
+    the elements of a line, and the number of lines and their stride; batches, strides: of the outer and the inner
+    dimension. Its boxes are panels of 64 contiguous elements of so many `lines`."""
+    dimensions = ((line[0], 1), line[1], (batches[1], strides[1]), (batches[0], strides[0]))
+    return TensorMap.of(argument, 2, offset, dimensions, (PANEL, lines))
 
 
 def _maps(tile: Tile, facts: dict, c: dict[str, int]) -> tuple[TensorMap, ...]:
-    """Tensor maps of queries, keys and values. Their boxes are panels of 64 contiguous elements per line."""
+    """Tensor maps of queries, keys and values."""
     rows, columns, depth, features = facts["sizes"]
-    names, found = [b.name for b in tile.buffers], []
-    for key, letter, along, lines, box in zip(ARRAYS, "QKV", (depth, depth, features), (rows, columns, columns),
-                                              (c["BM"], c["BN"], c["BN"])):
-        dimensions = ((along, 1), (lines, facts[key][1]), (c["INNER"], c[f"{letter}_INNER"]),
-                      (c["BATCHES"] // c["INNER"], c[f"{letter}_OUTER"]))
-        found.append(TensorMap.of(names.index(key), 2, facts[key][0], dimensions, (PANEL, box)))
-    return tuple(found)
+    names, batches = [b.name for b in tile.buffers], (c["BATCHES"] // c["INNER"], c["INNER"])
+    return tuple(batched_map(names.index(key), facts[key][0], (along, (lines, facts[key][1])), batches,
+                             (c[f"{letter}_OUTER"], c[f"{letter}_INNER"]), box)
+                 for key, letter, along, lines, box in zip(ARRAYS, "QKV", (depth, depth, features),
+                                                           (rows, columns, columns), (c["BM"], c["BN"], c["BN"])))
 
 
 def _in_registers(rows: int, features: int) -> Shape:
