@@ -92,24 +92,29 @@ def test_axes_change_places_by_way_of_a_third_dimension():
 
 
 UNEVEN = """HloModule uneven
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
 ENTRY main {
   x = f32[7,8] parameter(0), sharding={devices=[3,1]<=[3]}
   y = f32[7,8] custom-call(x), custom_call_target="Sharding", sharding={devices=[1,3]<=[3]}
   w = f32[8,2] parameter(1), sharding={devices=[3,1]<=[3]}
   d = f32[7,2] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={devices=[3,1]<=[3]}
-  ROOT r = (f32[7,8], f32[7,2]) tuple(y, d)
+  v = f32[4] parameter(2), sharding={devices=[3]<=[3]}
+  zero = f32[] constant(0)
+  s = f32[] reduce(v, zero), dimensions={0}, to_apply=add
+  ROOT r = (f32[7,8], f32[7,2], f32[]) tuple(y, d, s)
 }
 """
 
 
 def test_uneven_dimensions_are_exchanged_and_scattered_with_their_padding():
-    """[3,9] of [9,9] go from one dimension to the other, and [9,2] of partial sums are scattered."""
+    """[3,9] of [9,9] go from one dimension to the other, [9,2] of partial sums are scattered, and a sum of which the last
+    device has padding alone is joined as others are."""
     module = parse_module(UNEVEN)
     divided = partition(module, strict=True)
-    arrays = [np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes) for sizes in ((7, 8), (8, 2))]
+    arrays = [np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes) for sizes in ((7, 8), (8, 2), (4,))]
     for got, want in zip(on_devices(divided, arrays), evaluate(module, arrays), strict=True):
         np.testing.assert_array_equal(got, want)
-    assert [one.sent for one in transfers(divided.module)] == [4 * 3 * 9 * 2 / 3, 4 * 9 * 2 * 2 / 3]
+    assert [one.sent for one in transfers(divided.module)] == [4 * 3 * 9 * 2 / 3, 4 * 9 * 2 * 2 / 3, 4 * 2 * 2 / 3]
 
 
 def test_halos_are_counted_from_the_end_of_parts():

@@ -56,8 +56,8 @@ def says_all(known: Table[int, Axes], mapping: Mapping, rule: ShardingRule, mesh
 
 def fits(size: int, count: int, alone: bool) -> bool:
     """Whether `size` elements can be divided in `count`: evenly, or, along a dimension of one factor, with padding, as
-    long as each part has an element."""
-    return size % count == 0 if not alone else size > 0 and -(-size // count) * (count - 1) < size
+    long as there are no more parts than elements. The last parts may be padding alone: 9 in 4 are 3, 3, 3, 0."""
+    return size % count == 0 if not alone else size >= count
 
 
 def local_sizes(sizes: Sequence[int], sharding: AxisSharding, mesh: DeviceMesh) -> tuple[int, ...]:
