@@ -117,6 +117,27 @@ def test_uneven_dimensions_are_exchanged_and_scattered_with_their_padding():
     assert [one.sent for one in transfers(divided.module)] == [4 * 3 * 9 * 2 / 3, 4 * 9 * 2 * 2 / 3, 4 * 2 * 2 / 3]
 
 
+ONE_HOT = """HloModule one_hot
+ENTRY main {
+  places = s32[8] parameter(0), sharding={devices=[4]<=[4]}
+  number = s32[8,16] broadcast(places), dimensions={0}
+  column = s32[8,16] iota(), iota_dimension=1
+  is_there = pred[8,16] compare(number, column), direction=EQ
+  ones = f32[8,16] convert(is_there)
+  ROOT all = f32[8,16] copy(ones), sharding={replicated}
+}
+"""
+
+
+def test_what_small_arrays_tell_is_computed_again():
+    """A one-hot matrix is wanted whole: two places of eight go to three devices."""
+    module = parse_module(ONE_HOT)
+    divided = partition(module, strict=True)
+    places = np.arange(8, dtype=np.int32)[::-1].copy()
+    np.testing.assert_array_equal(on_devices(divided, [places])[0], evaluate(module, [places])[0])
+    assert bytes_sent(divided.module) == 4 * 2 * 3
+
+
 def test_halos_are_counted_from_the_end_of_parts():
     """A window of three elements needs one of the part before and one of the part behind; a range that is far away, parts
     from there; of an array that ends within the last part, nothing behind its end."""

@@ -5,8 +5,9 @@
         =>   x = f32[4,4] parameter(0) ...  ROOT s = f32[4] all-reduce(reduce(x, 0))
 
 sharding_propagation has given each array its sharding. How an op works on parts is in its row (hloc/sharding/rules.py);
-choice.py decides along which axes it is divided, resharding.py how arrays come there, local_ops.py writes it. Where an
-op cannot work on parts, each device does all of it: the user is told, or, with --strict, it is refused.
+choice.py decides along which axes it is divided, sides.py how operands come there (resharding.py: by which steps),
+local_ops.py writes it. Where an op cannot work on parts, each device does all of it: the user is told, or, with
+--strict, it is refused.
 """
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 In: an op's rule, the shardings in which its operands are there, and those in which its results are wanted. Out: axes by
 factor. Candidates follow the arrays in turn: all that the first is divided along, then what the next adds to that. What
-operands and results are sent for is counted as resharding.py counts it; partial results are joined by reduce-scatter
-where the wanted sharding has the axes, else by all-reduce. What a device computes counts, too: dividing the work is
-worth some bytes.
+operands are sent for is counted as sides.py counts it, results as resharding.py does; partial results are joined by
+reduce-scatter where the wanted sharding has the axes, else by all-reduce. What a device computes counts, too: dividing
+the work is worth some bytes.
 """
 from __future__ import annotations
 
@@ -16,23 +16,12 @@ from typing import NamedTuple
 
 from hloc.passes.spmd_partitioner.halos import reach_plan, sent_for_all
 from hloc.passes.spmd_partitioner.resharding import elements_sent, padded, steps_between
-from hloc.sharding.factors import FactorAxes, dimension_axes, factor_axes, fits, says_all
+from hloc.passes.spmd_partitioner.sides import STEPS_PER_BYTE, Side, is_possible, local_elements, redistribution
+from hloc.sharding.factors import FactorAxes, dimension_axes, factor_axes, fits
 from hloc.sharding.meshes import Axes, DeviceMesh
-from hloc.sharding.rules import Mapping, ShardingRule
+from hloc.sharding.rules import ShardingRule
 
 MOST_PERMUTED = 4                # arrays whose orders are all tried
-# Steps of an op's innermost loop (a multiplication and an addition, in a product) that take as long as sending a byte:
-# a GPU with NVLink does some hundreds, a CPU core some tens beside its memory.
-STEPS_PER_BYTE = 50
-
-
-class Side(NamedTuple):
-    """One array: its mapping, sizes, bytes of an element, and the axes along its dimensions."""
-
-    mapping: Mapping
-    sizes: tuple[int, ...]
-    width: int
-    axes: tuple[Axes, ...]
 
 
 class Joining(NamedTuple):
@@ -99,19 +88,6 @@ def _merged(order: Sequence[FactorAxes], manual: frozenset[int]) -> FactorAxes:
     return known
 
 
-def is_possible(rule: ShardingRule, known: FactorAxes, sides: Sequence[Side], mesh: DeviceMesh) -> bool:
-    """Whether every array can be divided so; operands that a factor reaches into need not be."""
-    for side in sides:
-        if not says_all(known, side.mapping, rule, mesh):
-            return False
-        for factors in side.mapping:
-            for factor in factors:
-                alone = len(factors) == 1 and not (rule.once and factor in rule.reduced)
-                if not fits(rule.sizes[factor], mesh.count(known.get(factor, ())), alone) and factor in known:
-                    return False
-    return True
-
-
 def _sent(rule: ShardingRule, known: FactorAxes, operands: Sequence[Side | None], results: Sequence[Side],
           mesh: DeviceMesh) -> float:
     """Bytes that each device sends."""
@@ -119,17 +95,17 @@ def _sent(rule: ShardingRule, known: FactorAxes, operands: Sequence[Side | None]
     for number, side in enumerate(operands):
         if side is not None:
             target = operand_axes(rule, known, number, side, mesh)
-            total += side.width * elements_sent(steps_between(side.sizes, side.axes, target, mesh))
+            total += redistribution(side, target, mesh).cost
             total += side.width * _reached(rule, known, number, side, target, mesh)
     partial = partial_axes(rule, known)
     for side in results:
         made = dimension_axes(known, side.mapping, rule, mesh)
         for factor in rule.running & known.keys():
             parts = mesh.count(known[factor])
-            total += side.width * (parts - 1) * _local(side.sizes, made, mesh) / -(-rule.sizes[factor] // parts)
+            total += side.width * (parts - 1) * local_elements(side.sizes, made, mesh) / -(-rule.sizes[factor] // parts)
         if rule.again:
             parts = mesh.count(partial)
-            total += side.width * (parts - 1) * _local(side.sizes, made, mesh)
+            total += side.width * (parts - 1) * local_elements(side.sizes, made, mesh)
             total += side.width * elements_sent(steps_between(side.sizes, made, side.axes, mesh))
             continue
         joining = joined(side.sizes, made, partial, side.axes, mesh)
@@ -195,13 +171,8 @@ def _scattered(size: int, made: Axes, wanted: Axes, partial: Sequence[int], mesh
     return more
 
 
-def _local(sizes: Sequence[int], axes: Sequence[Axes], mesh: DeviceMesh) -> int:
-    """Elements of a device's part."""
-    return math.prod(-(-n // mesh.count(a)) for n, a in zip(sizes, axes))
-
-
 def _sent_joining(sizes: Sequence[int], made: tuple[Axes, ...], joining: Joining, mesh: DeviceMesh) -> float:
-    local = _local(sizes, made, mesh)
+    local = local_elements(sizes, made, mesh)
     total = 0.0
     for d, axes in joining.scattered:
         parts, length = mesh.count(axes), -(-sizes[d] // mesh.count(made[d]))

@@ -20,12 +20,13 @@ from hloc.passes.sharding_propagation.graph import (
     part_range,
     rule_of,
 )
-from hloc.passes.spmd_partitioner.choice import Side, choose, joined, operand_axes, partial_axes
+from hloc.passes.spmd_partitioner.choice import choose, joined, operand_axes, partial_axes
 from hloc.passes.spmd_partitioner.emitter import Emitter
 from hloc.passes.spmd_partitioner.local_ops import DROPPED, LocalOp
+from hloc.passes.spmd_partitioner.sides import Producers, Side, redistribution
 from hloc.sharding.factors import FactorAxes, dimension_axes
-from hloc.sharding.meshes import AxisSharding, DeviceMesh, replicated
-from hloc.sharding.rules import Mapping, ShardingRule
+from hloc.sharding.meshes import Axes, AxisSharding, DeviceMesh, replicated
+from hloc.sharding.rules import ShardingRule
 from hloc.sharding.window_rules import rotated, rotation
 
 Shardings = list[AxisSharding]
@@ -42,6 +43,7 @@ class Partitioner:
         self.module, self.mesh, self.context, self.channels = module, mesh, context, channels
         self.made: dict[Computation, Computation] = {}
         self._annotations: dict[Instruction, Shardings] = {}
+        self.producers = Producers(self.shardings)
 
     def partition(self, computation: Computation) -> None:
         """Callees come before their callers."""
@@ -71,6 +73,7 @@ class _Walk:
         self.emitter = Emitter(partitioner.module, self.mesh, partitioner.channels, computation,
                                partitioner.context.made_for)
         self.values: dict[Instruction, Instruction] = {}
+        self._recomputed: dict[tuple[Instruction, tuple[Axes, ...]], Instruction] = {}
         self.of = partitioner.shardings
 
     def add(self, instruction: Instruction) -> None:
@@ -107,10 +110,28 @@ class _Walk:
 
     def tree(self, instruction: Instruction, target: Sequence[AxisSharding]) -> Instruction:
         """An operand, which may be a tuple, with its parts in such shardings."""
+        if instruction.shape.is_array and self.of(instruction)[0].dimensions != target[0].dimensions:
+            side = self.partitioner.producers.side((), instruction)
+            known = redistribution(side, target[0].dimensions, self.mesh).known
+            if known is not None:
+                return self._rematerialized(instruction, target[0], known)
         self.emitter.moved = instruction
         moved = self._tree(self.values[instruction], instruction.shape, self.of(instruction), target)
         self.emitter.moved = None
         return moved
+
+    def _rematerialized(self, instruction: Instruction, target: AxisSharding, known: FactorAxes) -> Instruction:
+        """An array computed once more, of its operands as the factors of its op divide them."""
+        key = instruction, target.dimensions
+        if key not in self._recomputed:
+            rule = rule_of(instruction)
+            assert rule is not None
+            sources = [AxisSharding(dimension_axes(known, mapping, rule, self.mesh), target.manual)
+                       for mapping in rule.operands]
+            values = [self.part(o, source) for o, source in zip(instruction.operands, sources)]
+            local = LocalOp(self.emitter, instruction, rule, known, sources, [target], ())
+            self._recomputed[key] = local.write(values, None)
+        return self._recomputed[key]
 
     def _tree(self, value: Instruction, shape: Shape, source: Sequence[AxisSharding],
               target: Sequence[AxisSharding]) -> Instruction:
@@ -275,9 +296,10 @@ class _Walk:
         best, least = None, 0.0
         one: ShardingRule | None = rule
         while one is not None:
-            operands = [self._side(m, o.shape, self.of(o)[0]) if o.shape.is_array else None
+            operands = [self.partitioner.producers.side(m, o) if o.shape.is_array else None
                         for m, o in zip(one.operands, instruction.operands)]
-            results = [self._side(m, shape, s) for m, shape, s in zip(one.results, arrays, wanted)]
+            results = [Side(m, shape.dimensions, ELEMENT_TYPES[shape.element_type].bytes, s.dimensions)
+                       for m, shape, s in zip(one.results, arrays, wanted)]
             cost, known = choose(one, tuple(operands), tuple(results), self.mesh, manual)
             if best is None or cost < least:
                 best, least = (one, operands, results, known), cost
@@ -288,9 +310,6 @@ class _Walk:
     def _with_tokens(self, shape: Shape, arrays: Sequence[AxisSharding]) -> Shardings:
         rest = iter(arrays)
         return [next(rest) if part.is_array else replicated(0) for part in parts_of(shape)]
-
-    def _side(self, mapping: Mapping, shape: Shape, sharding: AxisSharding) -> Side:
-        return Side(mapping, shape.dimensions, ELEMENT_TYPES[shape.element_type].bytes, sharding.dimensions)
 
     def _tell_gathers(self, instruction: Instruction, rule: ShardingRule, operands: Sequence[Side | None],
                       sources: Sequence[AxisSharding | None]) -> None:
