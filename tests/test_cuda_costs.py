@@ -122,6 +122,14 @@ def test_tensor_cores_bound_large_products():
     assert told.bound == "tensor" and 1200 < told.us < 2200         # measured: 1,405 to 1,647 us
 
 
+def test_tensor_cores_bound_attention_and_its_gradients():
+    from gpu_sections.products import GRADIENTS
+    forward, *sums, queries, keys = works(GRADIENTS.format(h=64, s=2048, d=128).split("\n", 1)[1])
+    assert len(sums) == 1 and estimate(forward, H200).us == pytest.approx(281, rel=0.15)      # measured: 272 to 283 us
+    assert estimate(forward, H200).bound == estimate(queries, H200).bound == estimate(keys, H200).bound == "tensor"
+    assert 1.3 < estimate(keys, H200).us / estimate(queries, H200).us < 1.37            # four products, and three
+
+
 WEIGHTS = """ENTRY e {{ x = bf16[{n},4096] parameter(0)  w = s8[16384,4096] parameter(1)  s = bf16[16384] parameter(2)
   v = bf16[16384,4096] convert(w)  t = bf16[16384,4096] broadcast(s), dimensions={{0}}
   m = bf16[16384,4096] multiply(v, t)

@@ -1,8 +1,8 @@
 """The Work of a Tile's launches, in one of its variants.
 
 In: a Tile and the GPU. Out: a Work for each launch of its TileCode (tiles/source.py), in execution order. Products and
-convolutions are counted exactly (tile_work.py). Sorts, transforms and attention are estimated from their bytes and
-operations.
+convolutions are counted exactly (tile_work.py). Attention by warpgroups is estimated from its matmuls and weights;
+sorts, transforms and other attention from their bytes and operations.
 """
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from hloc.targets.cuda.tiles.times import works_of
 
 OF_THIN = 96                        # registers of a thread of the thin template
 DEEP_LOADS = 4                      # loads in flight per thread of the direct and thin templates
+OF_A_WEIGHT = {"alu": 10, "special": 1}     # instructions per weight of attention by warpgroups
 
 
 def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str = "") -> list[Work]:
@@ -34,7 +35,7 @@ def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, varian
         return _convolution(tile, launches, gpu, variant)
     if tile.library_kernel in ("sort", "topk"):
         return [_sort(tile, g, len(launches) == 1) for g in launches]
-    return [_roughly(tile, g, gpu) for g in launches]
+    return [_by_groups(tile, g) if g.maps else _roughly(tile, g, gpu) for g in launches]
 
 
 def _chosen(found: Sequence[Tiling], variant: str) -> Tiling:
@@ -128,4 +129,14 @@ def _roughly(tile: Tile, start: Geometry, gpu: Machine) -> Work:
     counts = {"alu": flops / WARP / 16} if cores else {"fma": flops / 2 / WARP, "shared": flops / 2 / WARP / 4}
     sizes = Sizes(1, 1, 1, 1, memory)
     work = _simple(sizes, start, counts, 4 + sum(counts.values()) / warps / 64, memory * 2)
-    return work._replace(flops=flops, form="groups" if start.maps else "pipeline", registers=168) if cores else work
+    return work._replace(flops=flops, form="pipeline", registers=168) if cores else work
+
+
+def _by_groups(tile: Tile, start: Geometry) -> Work:
+    """Attention and its gradients by warpgroups: matmuls, whose operands are copied ahead, and the weights between."""
+    facts = dict(tile.parameters)
+    memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
+    weights = math.prod(facts["batches"]) * facts["sizes"][0] * facts["sizes"][1]
+    counts = {kind: count * weights / WARP for kind, count in OF_A_WEIGHT.items()}
+    work = _simple(Sizes(1, 1, 1, 1, memory), start, counts, 4, memory * 2)
+    return work._replace(flops=float(tile.cost.flops), form="groups", registers=168)
