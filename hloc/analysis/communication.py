@@ -79,16 +79,19 @@ def _group_size(instruction: Instruction, partitions: int) -> int:
     return max(map(len, groups), default=0) or partitions
 
 
-def _sent(instruction: Instruction, base: str, devices: int) -> float:
-    taken = sum(o.shape.num_bytes for o in instruction.operands)
-    if base == "collective-permute":
-        return float(instruction.operands[0].shape.num_bytes)
-    part = (devices - 1) / devices
-    if base == "all-reduce":
-        return 2 * taken * part
-    if base == "all-gather":
-        return taken * (devices - 1)
-    return taken * part
+def _sent(instruction: Instruction, opcode: str, devices: int) -> float:
+    taken = instruction.operands[:1] if opcode == "collective-permute" else instruction.operands
+    return sent_by_each(opcode, sum(o.shape.num_bytes for o in taken), devices)
+
+
+def sent_by_each(opcode: str, size: int, devices: int) -> float:
+    """What each of so many devices sends in a collective to which each gives `size`; in the unit of `size`. The
+    partitioner counts by it, too, before the collectives are there."""
+    if opcode == "collective-permute":
+        return float(size)
+    if opcode == "all-gather":
+        return float(size * (devices - 1))
+    return (2 if opcode == "all-reduce" else 1) * size * (devices - 1) / devices
 
 
 # -- on a network ------------------------------------------------------------------------------------------------------

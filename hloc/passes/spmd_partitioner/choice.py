@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import permutations, takewhile
 from typing import NamedTuple
 
+from hloc.analysis.communication import sent_by_each
 from hloc.passes.spmd_partitioner.halos import reach_plan, sent_for_all
 from hloc.passes.spmd_partitioner.resharding import elements_sent, padded, steps_between
 from hloc.passes.spmd_partitioner.sides import STEPS_PER_BYTE, Side, is_possible, local_elements, redistribution
@@ -102,10 +103,11 @@ def _sent(rule: ShardingRule, known: FactorAxes, operands: Sequence[Side | None]
         made = dimension_axes(known, side.mapping, rule, mesh)
         for factor in rule.running & known.keys():
             parts = mesh.count(known[factor])
-            total += side.width * (parts - 1) * local_elements(side.sizes, made, mesh) / -(-rule.sizes[factor] // parts)
+            last = local_elements(side.sizes, made, mesh) // -(-rule.sizes[factor] // parts)
+            total += side.width * sent_by_each("all-gather", last, parts)
         if rule.again:
-            parts = mesh.count(partial)
-            total += side.width * (parts - 1) * local_elements(side.sizes, made, mesh)
+            local = local_elements(side.sizes, made, mesh)
+            total += side.width * sent_by_each("all-gather", local, mesh.count(partial))
             total += side.width * elements_sent(steps_between(side.sizes, made, side.axes, mesh))
             continue
         joining = joined(side.sizes, made, partial, side.axes, mesh)
@@ -177,7 +179,6 @@ def _sent_joining(sizes: Sequence[int], made: tuple[Axes, ...], joining: Joining
     for d, axes in joining.scattered:
         parts, length = mesh.count(axes), -(-sizes[d] // mesh.count(made[d]))
         local = local // length * padded(length, axes, mesh)
-        total += local * (parts - 1) / parts
+        total += sent_by_each("reduce-scatter", local, parts)
         local //= parts
-    parts = mesh.count(joining.reduced)
-    return total + 2 * local * (parts - 1) / parts
+    return total + sent_by_each("all-reduce", local, mesh.count(joining.reduced))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hloc.analysis.communication import sent_by_each
 from hloc.sharding.rules import Reach
 
 
@@ -80,9 +81,9 @@ def _pieces(part: int, low: np.ndarray, high: np.ndarray, first: np.ndarray, las
     return found
 
 
-def sent_for_all(size: int, count: int) -> int:
+def sent_for_all(size: int, count: int) -> float:
     """Elements along the dimension that each device sends until all have all."""
-    return -(-size // count) * (count - 1)
+    return sent_by_each("all-gather", -(-size // count), count)
 
 
 class Spread(NamedTuple):

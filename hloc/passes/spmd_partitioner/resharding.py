@@ -18,6 +18,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from hloc.analysis.communication import sent_by_each
 from hloc.sharding.meshes import Axes, DeviceMesh
 
 MOST_STATES = 200                 # shardings that a search for the cheapest steps looks at
@@ -110,7 +111,7 @@ def _steps_from(sizes: tuple[int, ...], now: tuple[Axes, ...], target: tuple[Axe
     local = math.prod(n // mesh.count(a) for n, a in zip(sizes, now))
     used = {a for axes in now for a in axes}
     if all(mesh.count(a) == mesh.count(b) for a, b in zip(now, target)):
-        yield Step("permute", -1, (), target, float(local))
+        yield Step("permute", -1, (), target, sent_by_each("collective-permute", local, 1))
 
     def changed(*pairs: tuple[int, Axes]) -> tuple[Axes, ...]:
         new = dict(pairs)
@@ -122,11 +123,11 @@ def _steps_from(sizes: tuple[int, ...], now: tuple[Axes, ...], target: tuple[Axe
         for start in range(len(axes)):
             moved = axes[start:]
             parts = mesh.count(moved)
-            yield Step("gather", d, moved, changed((d, axes[:start])), float(local * (parts - 1)))
+            yield Step("gather", d, moved, changed((d, axes[:start])), sent_by_each("all-gather", local, parts))
             for onto, there in enumerate(now):
                 if onto != d and sizes[onto] % mesh.count((*there, *moved)) == 0:
                     yield Step("exchange", d, moved, changed((d, axes[:start]), (onto, (*there, *moved))),
-                               local * (parts - 1) / parts, onto)
+                               sent_by_each("all-to-all", local, parts), onto)
 
 
 def elements_sent(steps: Sequence[Step]) -> float:
@@ -178,7 +179,7 @@ class _Resharding:
         if any(self.mesh.count(a) != self.mesh.count(b) for a, b in zip(self.now, self.target)):
             return False
         self.now = list(self.target)
-        self._take("permute", -1, (), float(self._local()))
+        self._take("permute", -1, (), sent_by_each("collective-permute", self._local(), 1))
         return True
 
     def _exchange(self) -> bool:
@@ -188,8 +189,7 @@ class _Resharding:
                 moved = now[start:]
                 for j, there in enumerate(self.now):
                     if j != i and self.target[j][:len(there) + len(moved)] == (*there, *moved):
-                        parts = self.mesh.count(moved)
-                        sent = self._local() * (parts - 1) / parts
+                        sent = sent_by_each("all-to-all", self._local(), self.mesh.count(moved))
                         self.now[i], self.now[j] = now[:start], (*there, *moved)
                         self._take("exchange", i, moved, sent, onto=j)
                         return True
@@ -198,8 +198,7 @@ class _Resharding:
     def _gather(self) -> None:
         d = next(d for d in range(len(self.now)) if self._tail(d))
         axes = self._tail(d)
-        parts = self.mesh.count(axes)
-        sent = float(self._local() * (parts - 1))
+        sent = sent_by_each("all-gather", self._local(), self.mesh.count(axes))
         self.now[d] = self.now[d][:len(self.now[d]) - len(axes)]
         self._take("gather", d, axes, sent)
 
