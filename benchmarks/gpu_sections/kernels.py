@@ -1,9 +1,9 @@
 """Every kernel of the large programs by itself: its time beside what the cost model predicts, and XLA's kernels.
 
-Each distinct kernel is launched several times in a CUDA graph, its data warm. The JSON file has all of them, in
-"kernels": launch, grid, block, shared memory, uses in a run, microseconds, predicted microseconds, instruction. The
-table has the programs, and of each the kernels that take most of its run. XLA's kernels are those that JAX's profiler
-sees in one run, in "xla_kernels": name, uses, microseconds together.
+Each distinct kernel is launched several times in a CUDA graph, its data warm, none before the last one has ended. The
+JSON file has all of them, in "kernels": launch, grid, block, shared memory, uses in a run, microseconds, predicted
+microseconds, instruction. The table has the programs, and of each the kernels that take most of its run. XLA's
+kernels are those that JAX's profiler sees in one run, in "xla_kernels": name, uses, microseconds together.
 """
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ def measured(device, case: Case, text, arrays) -> Iterator[dict]:
     predicted = json.loads(told.read_text()) if told and told.exists() else {}
     backend = device.program(text, arrays, "on", case.name)
     run = device.seconds(backend, 0.05) * 1e6
+    backend.early_start, backend.graphs = False, {}         # what is captured from here on
+    without = device.seconds(backend, 0.05) * 1e6
     found = [[*row, *predicted.get(row[0], [None, ""])] for row in kernel_times(device, backend)]
     backend.close()
     together = sum(uses * us for *_, uses, us, _, _ in found)
@@ -75,7 +77,8 @@ def measured(device, case: Case, text, arrays) -> Iterator[dict]:
     error = math.exp(sum(abs(math.log(us / guess)) for us, guess in known) / len(known)) if known else 0
     total = sum(uses * guess for *_, uses, _, guess, _ in found if guess)
     yield {"what": case.name, "value": run, "unit": "us", "kernels": found,
-           "compared": {"the prediction": run / total} if total else {},
+           "compared": {"the time without early starts": run / without,
+                        **({"the prediction": run / total} if total else {})},
            "note": f"{len(found)} kernels, alone together {together:,.0f} us; predicted {total:,.0f} us, "
                    f"geometric error of a kernel {error:.2f}", **xla_kernels(device, case, text, arrays)}
     for function, *_, uses, us, guess, about in sorted(found, key=lambda row: -row[4] * row[5])[:SHOWN]:
