@@ -127,9 +127,13 @@ class Emitter(Body):
         def order(axes: Sequence[Axes]) -> np.ndarray:
             along = tuple(a for one in axes for a in one)
             return np.lexsort((np.arange(self.mesh.size), self.mesh.parts(along)))
-        pairs = ",".join(f"{{{s},{t}}}" for s, t in zip(order(source).tolist(), order(target).tolist()))
+        return self.send(x, zip(order(source).tolist(), order(target).tolist()))
+
+    def send(self, x: Instruction, pairs: Iterable[Sequence[int]]) -> Instruction:
+        """What the first device of a pair has is given to the second; zeros to those that are second in no pair."""
+        text = ",".join(f"{{{source},{target}}}" for source, target in pairs)
         return self.e.op("collective-permute", x, shape=x.shape, channel_id=self.channels.next(),
-                         source_target_pairs=Verbatim("{" + pairs + "}"))
+                         source_target_pairs=Verbatim("{" + text + "}"))
 
     # -- shardings -----------------------------------------------------------------------------------------------------
 
@@ -149,32 +153,43 @@ class Emitter(Body):
         if step.kind == "slice":
             return self.own_part(x, d, step.axes)
         if step.kind == "resize":
-            return self.resized(x, d, step.size)
+            return self.with_size(x, d, step.size)
         if step.kind == "gather":
             return self.all_gather(x, d, step.axes)
         if step.kind == "exchange":
             return self.exchange(x, d, step.onto, step.axes)
         return self.permute(x, now, step.sharding)
 
-    def resized(self, x: Instruction, dimension: int, size: int) -> Instruction:
+    def with_size(self, x: Instruction, dimension: int, size: int) -> Instruction:
         """The first `size` elements along a dimension, or padding behind all of them."""
         more = size - x.shape.dimensions[dimension]
         if more <= 0:
             return self.e.slice(x, {dimension: (0, size)}) if more else x
         zero = self.e.constant(np.zeros((), bool), x.shape.element_type)
-        return self.e.op("pad", x, zero, padding=_padding(x.shape, dimension, more))
+        return self.pad(x, zero, dimension, 0, more)
+
+    def pad(self, x: Instruction, value: Instruction, dimension: int, low: int, high: int,
+            interior: int = 0) -> Instruction:
+        """With so many of a value before, behind, and between elements along a dimension."""
+        none = PaddingDim(0, 0)
+        return self.e.op("pad", x, value, padding=tuple(
+            PaddingDim(low, high, interior) if d == dimension else none for d in range(x.shape.rank)))
+
+    def slice_at(self, x: Instruction, dimension: int, start: Instruction, size: int) -> Instruction:
+        """`size` elements along a dimension, from a computed place on."""
+        zero = self.e.constant(0, start.shape.element_type)
+        starts = (start if d == dimension else zero for d in range(x.shape.rank))
+        return self.e.op("dynamic-slice", x, *starts, dynamic_slice_sizes=resized(x.shape, dimension, size).dimensions)
 
     def own_part(self, x: Instruction, dimension: int, axes: Axes) -> Instruction:
         """This device's part of what it has all of along a dimension."""
         part = x.shape.dimensions[dimension] // self.mesh.count(axes)
-        offset = self.part_number(axes, part)
-        starts = [offset if d == dimension else self.e.constant(0, "s32") for d in range(x.shape.rank)]
-        return self.e.op("dynamic-slice", x, *starts, dynamic_slice_sizes=resized(x.shape, dimension, part).dimensions)
+        return self.slice_at(x, dimension, self.part_number(axes, part), part)
 
     def joined(self, x: Instruction, joining: Joining, opcode: str) -> Instruction:
         """Partial results, joined."""
         for dimension, axes in joining.scattered:
-            x = self.resized(x, dimension, padded(x.shape.dimensions[dimension], axes, self.mesh))
+            x = self.with_size(x, dimension, padded(x.shape.dimensions[dimension], axes, self.mesh))
             x = self.reduce_scatter(x, dimension, axes, opcode)
         return self.all_reduce(x, joining.reduced, opcode) if self.mesh.count(joining.reduced) > 1 else x
 
@@ -201,7 +216,3 @@ class Emitter(Body):
 
 def resized(shape: Shape, dimension: int, size: int) -> Shape:
     return array(shape.element_type, *(size if d == dimension else n for d, n in enumerate(shape.dimensions)))
-
-
-def _padding(shape: Shape, dimension: int, behind: int) -> tuple[PaddingDim, ...]:
-    return tuple(PaddingDim(0, behind if d == dimension else 0) for d in range(shape.rank))

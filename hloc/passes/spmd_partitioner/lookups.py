@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from hloc.ir import Instruction, PaddingDim, Shape, numpy_dtype
-from hloc.passes.spmd_partitioner.emitter import Emitter, resized
+from hloc.ir import Instruction, Shape, numpy_dtype
+from hloc.passes.spmd_partitioner.emitter import Emitter
 from hloc.sharding.meshes import Axes
 
 Divided = Mapping[int, Axes]             # by dimension, of those that are divided: along which axes
@@ -110,7 +110,7 @@ class _Windows:
 
     def __init__(self, emitter: Emitter, whole: Sequence[int], parts: Sequence[int], slices: Sequence[int],
                  indices: Sequence[Instruction], divided: Divided):
-        self.e, e = emitter.e, emitter.e
+        self.emitter, self.e, e = emitter, emitter.e, emitter.e
         kind = _index_type(whole)
         self.sizes = [min(n, parts[d]) if d in divided else n for d, n in enumerate(slices)]
         self.starts: dict[int, Instruction] = {}
@@ -128,15 +128,10 @@ class _Windows:
 
     def moved(self, x: Instruction, d: int, places: Instruction, size: int) -> Instruction:
         """`size` elements of `x` along a dimension, which begins `places` before; nothing where it has none."""
-        e, rank = self.e, x.shape.rank
-        own = x.shape.dimensions[d]
-        padding = tuple(PaddingDim(size, size) if k == d else PaddingDim(0, 0) for k in range(rank))
+        e = self.e
         empty = e.constant(nothing(x.shape), x.shape.element_type)
-        padded = e.op("pad", x, empty, padding=padding)
-        start = self._within(e.op("add", places, e.like(size, places)), 0, own + size)
-        zero = e.constant(0, start.shape.element_type)
-        return e.op("dynamic-slice", padded, *(start if k == d else zero for k in range(rank)),
-                    dynamic_slice_sizes=resized(x.shape, d, size).dimensions)
+        start = self._within(e.op("add", places, e.like(size, places)), 0, x.shape.dimensions[d] + size)
+        return self.emitter.slice_at(self.emitter.pad(x, empty, d, size, size), d, start, size)
 
 
 def dynamic_slice(emitter: Emitter, instruction: Instruction, values: Sequence[Instruction], slices: Sequence[int],

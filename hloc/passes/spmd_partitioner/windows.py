@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hloc.ir import Instruction, PaddingDim, Verbatim
+from hloc.ir import Instruction
 from hloc.passes.spmd_partitioner.emitter import Emitter, resized
 from hloc.passes.spmd_partitioner.halos import Piece, reach_plan, spread
 from hloc.sharding.meshes import Axes
@@ -45,12 +45,12 @@ def fetch(emitter: Emitter, x: Instruction, reach: Reach, size: int, factor: int
     else:
         together = pieces[0] if len(pieces) == 1 else e.op("concatenate", *pieces, dimensions=(d,))
         if how.low or how.high:
-            together = e.op("pad", together, empty, padding=_padding(x.shape.rank, d, how.low, how.high))
+            together = emitter.pad(together, empty, d, how.low, how.high)
     own = taken(emitter, together, d, how.starts, elements.number, axes)
     if fill is not None and how.is_masked:
         own = _inside(emitter, own, d, elements.firsts, size, axes, fill)
     if min(elements.before) < 0:                             # ranges begin at different places between elements
-        own = e.op("pad", own, empty, padding=_padding(own.shape.rank, d, 0, reach.dilation - 1, reach.dilation - 1))
+        own = emitter.pad(own, empty, d, 0, reach.dilation - 1, reach.dilation - 1)
         own = taken(emitter, own, d, tuple(-n for n in elements.before), length, axes)
         return Fetched(own, 0, 0, 1, tuple(firsts.tolist()))
     return Fetched(own, elements.before[0], elements.behind, reach.dilation, tuple(firsts.tolist()))
@@ -66,13 +66,7 @@ def taken(emitter: Emitter, x: Instruction, d: int, starts: Sequence[int], lengt
     """Elements from this part's place in `starts` on."""
     if len(set(starts)) == 1:
         return emitter.e.slice(x, {d: (starts[0], starts[0] + length)})
-    zero, start = emitter.e.constant(0, "s32"), emitter.by_part(axes, starts)
-    return emitter.e.op("dynamic-slice", x, *(start if k == d else zero for k in range(x.shape.rank)),
-                        dynamic_slice_sizes=resized(x.shape, d, length).dimensions)
-
-
-def _padding(rank: int, d: int, low: int, high: int, interior: int = 0) -> tuple[PaddingDim, ...]:
-    return tuple(PaddingDim(low, high, interior) if k == d else PaddingDim(0, 0) for k in range(rank))
+    return emitter.slice_at(x, d, emitter.by_part(axes, starts), length)
 
 
 def _sent(emitter: Emitter, x: Instruction, d: int, piece: Piece, axes: Axes, reach: Reach,
@@ -87,10 +81,7 @@ def _sent(emitter: Emitter, x: Instruction, d: int, piece: Piece, axes: Axes, re
     sources = (targets + piece.shift) % count
     if reach.flipped:
         sources = count - 1 - sources
-    pairs = np.stack([groups[:, sources], groups[:, targets]], -1).reshape(-1, 2).tolist()
-    text = ",".join(f"{{{s},{t}}}" for s, t in pairs)
-    return emitter.e.op("collective-permute", cut, shape=cut.shape, channel_id=emitter.channels.next(),
-                        source_target_pairs=Verbatim("{" + text + "}"))
+    return emitter.send(cut, np.stack([groups[:, sources], groups[:, targets]], -1).reshape(-1, 2).tolist())
 
 
 def _inside(emitter: Emitter, x: Instruction, d: int, firsts: Sequence[int], size: int, axes: Axes,
@@ -127,5 +118,5 @@ def selected_and_scattered(emitter: Emitter, made: Instruction, start: Instructi
     behind = max(0, max(starts) + part - covered)
     before = max(0, -min(starts))
     if before or behind:
-        made = emitter.e.op("pad", made, start, padding=_padding(made.shape.rank, d, before, behind))
+        made = emitter.pad(made, start, d, before, behind)
     return taken(emitter, made, d, [n + before for n in starts], part, axes)
