@@ -81,7 +81,7 @@ def simulate_command(module, cluster, mesh, devices, as_table, overlap, combine,
         with blaming_faults(parsed, "hloc simulate"):
             if as_table:
                 shapes = mesh_shapes(parsed, devices, chosen, title=module, options=options, overlap=overlap == "on",
-                                     strict=reading.strict,
+                                     strict=reading.strict, warn=warn,
                                      progress=lambda done, total: progress.report("meshes", done, total))
             else:
                 progress.report("simulate")

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hloc.api import Options
-from hloc.errors import HlocError, UsageError
+from hloc.errors import HlocError, Span, UsageError
 from hloc.ir import Module
+from hloc.parallel import Warn
 from hloc.tools.mesh_axes import axis_sizes
 from hloc.tools.simulate.cluster import Cluster
 from hloc.tools.simulate.simulation import Simulation, one_device, simulate
@@ -27,10 +28,17 @@ class Shape(NamedTuple):
 
 
 def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, title: str = "",
-                options: Options | None = None, overlap: bool = True, strict: bool = False,
+                options: Options | None = None, overlap: bool = True, strict: bool = False, warn: Warn | None = None,
                 progress: Callable[[int, int], None] | None = None) -> list[Shape]:
-    """Those that take least time first, those that cannot be last. devices: None: as many as the annotations have."""
+    """Those that take least time first, those that cannot be last. devices: None: as many as the annotations have.
+    warn: of what cannot be divided, each message once, whatever the meshes that have it."""
     divided = one_device(module, strict=strict)
+    said: set[tuple[str, Span | None]] = set()
+
+    def warn_once(message: str, span: Span | None = None) -> None:
+        if warn is not None and (message, span) not in said:
+            said.add((message, span))
+            warn(message, span)
     if divided.mesh is None:
         raise UsageError(f"{module.name} is partitioned already: its mesh has one shape",
                          hint="take the module as it was before it was partitioned")
@@ -45,7 +53,7 @@ def mesh_shapes(module: Module, devices: int | None, cluster: Cluster, *, title:
         mesh = dict(zip(names, sizes))
         try:
             found.append(Shape(mesh, simulate(module, mesh, cluster, title=title, options=options, overlap=overlap,
-                                              strict=strict)))
+                                              strict=strict, warn=warn_once)))
         except HlocError as error:
             found.append(Shape(mesh, None, error.message))
     return sorted(found, key=lambda s: s.told.timeline.total if s.told else math.inf)
