@@ -19,7 +19,7 @@ import numpy as np
 from hloc.errors import RunError
 from hloc.evaluate.mpi import MOST_TAGS, DifferentProgramsError, MpiDevice
 from hloc.ops.collectives import check_rows
-from hloc.targets.cpu.execution.communicator import VERSION, Table
+from hloc.targets.cpu.execution.communicator_table import VERSION, Table
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "permute", "send", "recv",
          "ragged_all_to_all")                     # enum hloc_kind

@@ -11,7 +11,7 @@ import weakref
 
 from hloc.errors import RunError
 from hloc.evaluate.simulate import AbandonedError
-from hloc.targets.cpu.execution.communicator import DEVICES_FAIL, Table
+from hloc.targets.cpu.execution.communicator_table import DEVICES_FAIL, Table
 
 
 class ThreadDevices:
