@@ -213,3 +213,8 @@ def transformer(count: int) -> str:
 KINDS: dict[str, Callable[[int], str]] = {
     f.__name__: f for f in (pads, slices, joined, joined_columns, joins_in_joins, selects, selects_by_data, functions,
                             waves, rows_of_functions, readers, reductions, dots, transformer)}
+
+
+def sizes_of(kind: str) -> tuple[int, int]:
+    """Two sizes whose work is compared, in instructions or layers."""
+    return (16, 64) if kind == "transformer" else (60, 240)

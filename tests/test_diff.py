@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from growing_modules import KINDS
+from growing_modules import KINDS, sizes_of
 from linearity import calls_made
 from test_cli import here  # noqa: F401
 
@@ -105,7 +105,7 @@ def test_what_fusion_does_is_moving():
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_comparing_is_linear(kind):
-    small, large = (calls_made(lambda pair: diff(*pair), _changed(kind, size)) / size for size in (60, 240))
+    small, large = (calls_made(lambda pair: diff(*pair), _changed(kind, size)) / size for size in sizes_of(kind))
     assert large < 1.15 * small
 
 

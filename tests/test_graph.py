@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from growing_modules import KINDS
+from growing_modules import KINDS, sizes_of
 from linearity import calls_made
 from test_cli import here  # noqa: F401
 from test_pages import HOSTILE, TEXT, hostile
@@ -118,7 +118,7 @@ def test_data_of_the_page():
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_pages_are_made_in_linear_time(kind):
     small, large = (calls_made(lambda module: graph_page(Graph(module), "m"), hloc.load(KINDS[kind](size))) / size
-                    for size in (60, 240))
+                    for size in sizes_of(kind))
     assert large < 1.3 * small                              # one more level of parts
 
 

@@ -3,7 +3,7 @@ sizes, and so is what the C compiler gets, for the kinds of module that made som
 from __future__ import annotations
 
 import pytest
-from growing_modules import KINDS
+from growing_modules import KINDS, sizes_of
 from linearity import calls_made
 
 from hloc import api
@@ -12,9 +12,7 @@ from hloc.targets import find
 from hloc.targets.cpu.building.unit_costs import kernel_cost
 from hloc.targets.cpu.program.sources import make_sources
 
-SIZES = (60, 240)
 LARGER = (150, 600)           # where an instruction takes little, or where large arrays have other kernels
-LAYERS = (16, 64)             # where it is a layer
 OF_LITTLE = frozenset(["dots", "functions", "readers", "selects", "slices"])
 MOST = 1.15                   # times as much for each instruction of the larger module
 LONGEST = 1_500               # milliseconds of a C compiler for one function
@@ -32,13 +30,9 @@ def _imported() -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_compilation_is_linear(kind: str, target: str) -> None:
     """Passes, lowering and printing; without the C compiler."""
-    sizes = sizes_of(kind)
+    sizes = LARGER if kind in OF_LITTLE else sizes_of(kind)
     small, large = (compilation_calls(KINDS[kind](size), target) / size for size in sizes)
     assert large < MOST * small, f"{small:,.0f} calls for each of {sizes[0]}, {large:,.0f} for each of {sizes[1]}"
-
-
-def sizes_of(kind: str) -> tuple[int, int]:
-    return LAYERS if kind == "transformer" else LARGER if kind in OF_LITTLE else SIZES
 
 
 def compilation_calls(text: str, target: str) -> int:
@@ -49,7 +43,7 @@ def compilation_calls(text: str, target: str) -> int:
 def test_the_c_compiler_has_as_much_to_do(kind: str) -> None:
     """For each instruction of a larger module, by the estimate after which units are dealt out, and no single function
     has more to do than some 100 loops: compilers take longer for each statement of a longer one."""
-    sizes = LAYERS if kind == "transformer" else SIZES
+    sizes = sizes_of(kind)
     small, large = (kernel_costs(KINDS[kind](size)) for size in sizes)
     assert sum(large) / sizes[1] < MOST * sum(small) / sizes[0]
     assert max(large) < LONGEST
