@@ -120,6 +120,21 @@ def test_positions_that_are_no_sums_are_named_in_every_part():
         assert sum(isinstance(s, Let) and s.name.startswith("n") for s in walk(changed.body)) >= 1
 
 
+def test_elements_side_by_side_are_no_single_ones():
+    """Compilers load groups as vectors if an iteration reads all of them: rows of three need no table, but two of three
+    elements do."""
+    def best(extent: int) -> str:
+        kernel, = read_loops(Source(f"""kernel k(x: u8[240] read, z: u8[80] write) {{
+          serial i < 80 {{
+            var v = u8(0) reassociable add
+            vector j < {extent} {{ v = v + x[3 * i + j] }}
+            z[i] = v
+          }} }}"""))
+        return row_candidates(row_nests(kernel)[0], CPU)[0].text
+    assert best(3) == "fission(i) vectorize(i) unroll(3)"
+    assert best(2) != "fission(i) vectorize(i) unroll(2)"
+
+
 def test_schedules_by_hand(capsys, tmp_path):
     """Of rows and of the loops along them, whose names depend on the former."""
     module = tmp_path / "rows.hlo"

@@ -43,7 +43,7 @@ class ArgmaxNest(Nest):
 
     kept: str | None = None
 
-    def row(self, counters: list[Index]) -> list[Expr]:
+    def row(self, counters: list[Index]) -> list[list[Expr]]:
         r, b = self.reduction, self.outline.builder
         op, n = chosen_float(r.reduces[0]), len(r.extents) - 1
         assert op is not None                # as is_argmax says
@@ -66,7 +66,7 @@ class ArgmaxNest(Nest):
         self.take_last_zero(counters, best, place_type)
         accumulators = self.start(False)
         self.take(accumulators, [[best, place]])
-        return list(accumulators)
+        return [list(accumulators)]
 
     def take_last_zero(self, counters: list[Index], best: Var, place_type: str) -> None:
         """For a value of zero: take the last element that is zero, since it may have the other sign."""

@@ -39,8 +39,21 @@ class Nest:
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
         self.use_point_values()
-        rows = self.reduction.reduced[-1] or self.reduction.extents == [1]
+        if self.reduction.is_written_out:
+            self.outline.share_broadcasts()
+        rows = self.reduction.reduced[self.lane] or self.reduction.extents == [1]
         (self.rows if rows else self.columns)(finish)
+
+    @property
+    def lane(self) -> int:
+        """The innermost loop that is not written out."""
+        return len(self.reduction.extents) - 1 - self.reduction.is_written_out
+
+    @property
+    def results(self) -> int:
+        """The number of results whose loop is written out, each with accumulators of its own."""
+        r = self.reduction
+        return r.extents[-1] if r.is_written_out and not r.reduced[-1] else 1
 
     @property
     def read(self) -> Callable:
@@ -81,31 +94,37 @@ class Nest:
 
     def rows(self, finish: Callable) -> None:
         r, b = self.reduction, self.outline.builder
-        kept = [n for n, gone in enumerate(r.reduced) if not gone]
+        kept = [n for n, gone in enumerate(r.reduced[:self.lane + 1]) if not gone]
         extents = [*(r.extents[n] for n in kept), *self.piece_extents]
         size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
         bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
         with (loops.parallel(b, extents) if self.chunks > 1 else loops.rows(b, extents, bytes, self.machine)) as opened:
             counters = self.counters(kept, opened)
             self.deal(counters, opened[len(kept):])
-            totals = self.row(counters)
-            finish(counters, totals)
+            self.finish_each(counters, self.row(counters), finish)
 
-    def row(self, counters: list[Index]) -> list[Expr]:
-        """All reduced loops for one result."""
+    def finish_each(self, counters: list[Index], totals: Sequence[list[Expr]], finish: Callable) -> None:
+        """finish(counters, totals) for each result whose loop is written out."""
+        for k, total in enumerate(totals):
+            if self.results > 1:
+                counters[-1] = indexing.constant(k)
+            finish(counters, total)
+
+    def row(self, counters: list[Index]) -> list[list[Expr]]:
+        """All reduced loops for one result, or for those whose loop is written out: the totals of each."""
         r = self.reduction
-        gone = [n for n, reduced in enumerate(r.reduced) if reduced and n not in r.spread]
+        gone = [n for n, reduced in enumerate(r.reduced[:self.lane + 1]) if reduced and n not in r.spread]
         vector = all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
         streams = self.streams(gone) if vector and gone else 1
-        sets = [self.start(vector) for _ in range(streams)]
+        sets = [self.start(vector) for _ in range(max(streams, self.results))]
         with ExitStack() as stack:
             for n in gone[:-1]:
                 counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
             if gone:
-                self.inner(counters, gone, sets, VECTOR if vector else SERIAL)
+                self.inner(counters, gone, sets, streams, VECTOR if vector else SERIAL)
             else:
-                self.update(sets[0], counters)
-        return self.joined(sets)
+                self.update(sets, counters)
+        return [self.joined(sets)] if streams > 1 else [list(one) for one in sets]
 
     def streams(self, gone: list[int]) -> int:
         """The number of independent accumulators along the innermost loop; on a CPU schedules have them."""
@@ -114,12 +133,12 @@ class Nest:
         short = length < STREAMS * SHORTEST_STREAM or self.reduction.operations > MOST_OPERATIONS
         return 1 if self.machine.kind == "cpu" or short or not whole or side_roots(self.reduction) else STREAMS
 
-    def inner(self, counters: list[Index], gone: list[int], sets: list[list[Var]], kind: str) -> None:
+    def inner(self, counters: list[Index], gone: list[int], sets: list[list[Var]], streams: int, kind: str) -> None:
         """The innermost loop; with several streams, over a part of the length and then over the rest."""
         b, n = self.outline.builder, gone[-1]
-        if len(sets) == 1:
+        if streams == 1:
             with self.reduced_loop(n, len(gone) == 1, kind) as counters[n]:
-                self.update(sets[0], counters)
+                self.update(sets, counters)
             return
         length = self.chunk if len(gone) == 1 else self.reduction.extents[n]
         base = indexing.scale(self.part, length) if len(gone) == 1 else indexing.ZERO
@@ -127,11 +146,11 @@ class Nest:
         with b.loop(part, kind) as i:
             for s, accumulators in enumerate(sets):
                 counters[n] = indexing.shift(indexing.add(base, i), s * part)
-                self.update(accumulators, counters)
+                self.update([accumulators], counters)
         if length % len(sets):
             with b.loop(length - part * len(sets), kind) as i:
                 counters[n] = indexing.shift(indexing.add(base, i), part * len(sets))
-                self.update(sets[0], counters)
+                self.update(sets[:1], counters)
 
     def reduced_loop(self, n: int, first: bool, kind: str) -> AbstractContextManager[Index]:
         extent = self.reduction.extents[n]
@@ -145,9 +164,13 @@ class Nest:
         return [b.mutable(t, start(r, self.outline, i, k), (r.monoid(i) or "") if vector else "")
                 for i, k, t in r.accumulators]
 
-    def update(self, accumulators: list[Var], counters: list[Index]) -> None:
-        """Accumulate the elements at one point."""
-        self.take(accumulators, self.read(counters)[0])
+    def update(self, sets: list, counters: list[Index], take: Callable | None = None) -> None:
+        """Accumulate the elements at one point, or at those whose loop is written out, in the sets of their results."""
+        r = self.reduction
+        points = [[*counters[:-1], indexing.constant(k)] for k in range(r.extents[-1])] if r.is_written_out \
+            else [counters]
+        for k, elements in enumerate(self.read(*points)):
+            (take or self.take)(sets[k % len(sets)], elements)
 
     def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
         remaining = list(accumulators)
@@ -195,25 +218,28 @@ class Nest:
     # columns: a block of adjacent results at a time
 
     def columns(self, finish: Callable) -> None:
-        r, b = self.reduction, self.outline.builder
-        last = len(r.extents) - 1
-        with self.blocks(last) as (counters, width, block):
-            arrays = [(b.local(t, width, "sum"), t) for _, _, t in r.accumulators]
-            self.column_loop(counters, last, width, block, lambda j: self.clear(arrays, j))
+        r, b, lane = self.reduction, self.outline.builder, self.lane
+        with self.blocks() as (counters, width, block):
+            sets = [[(b.local(t, width, "sum"), t) for _, _, t in r.accumulators] for _ in range(self.results)]
+
+            def clear(j: Index) -> None:
+                for own in sets:
+                    self.clear(own, j)
+            self.column_loop(counters, lane, width, block, clear)
             with ExitStack() as stack:
-                for n in (n for n, gone in enumerate(r.reduced) if gone and n not in r.spread):
+                for n in (n for n, gone in enumerate(r.reduced[:lane]) if gone and n not in r.spread):
                     counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
-                self.column_loop(counters, last, width, block, lambda j: self.gather(
-                    arrays, self.read(counters)[0], j))
-            self.column_loop(counters, last, width, block, lambda j: finish(
-                counters, [b.let(self.at(name, t, j)) for name, t in arrays]))
+                self.column_loop(counters, lane, width, block, lambda j: self.update(
+                    sets, counters, lambda own, elements: self.gather(own, elements, j)))
+            self.column_loop(counters, lane, width, block, lambda j: self.finish_each(
+                counters, [[b.let(self.at(name, t, j)) for name, t in own] for own in sets], finish))
 
     @contextmanager
-    def blocks(self, lane: int) -> Iterator[tuple[list[Index], int, Index]]:
-        """The PARALLEL loop over the other kept loops, the chunks, and blocks of `lane`: gives the counters, the
+    def blocks(self) -> Iterator[tuple[list[Index], int, Index]]:
+        """The PARALLEL loop over the other kept loops, the chunks, and blocks of columns: gives the counters, the
         columns of a block, and its number."""
-        r = self.reduction
-        kept = [n for n, gone in enumerate(r.reduced) if not gone and n != lane]
+        r, lane = self.reduction, self.lane
+        kept = [n for n, gone in enumerate(r.reduced[:lane]) if not gone]
         width = min(r.columns, r.extents[lane])
         with loops.parallel(self.outline.builder, [
                 *(r.extents[n] for n in kept), *self.piece_extents, -(-r.extents[lane] // width)]) as opened:

@@ -28,7 +28,7 @@ from hloc.kernels.reductions.reduction import Reduction, point_values, side_root
 from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 
-SHORTEST, LONGEST = 5, 128      # elements of a row: shorter ones are handled by reductions/unrolled_reduction.py
+LONGEST = 128                   # elements of a row
 FEWEST_ROWS, FEWEST_LANES, NARROWEST = 16, 16, 32
 ROWS, LANES = 32, 128           # of a block: a table is read once per row
 VECTOR_LANES = 16               # of the widest vectors
@@ -41,7 +41,7 @@ def is_pairwise(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction."""
     extents, gone = reduction.extents, reduction.reduced
     return (machine.kind == "cpu" and len(extents) > 2 and gone[-1] and not any(gone[:-1])
-            and SHORTEST <= extents[-1] <= LONGEST and extents[-2] >= FEWEST_LANES and extents[-3] >= FEWEST_ROWS
+            and extents[-1] <= LONGEST and extents[-2] >= FEWEST_LANES and extents[-3] >= FEWEST_ROWS
             and not reduction.has_loops and not side_roots(reduction) and bool(arrays_to_transpose(reduction)))
 
 

@@ -6,9 +6,8 @@ to finish combines them in the same kernel.
 
 The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
 own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), a Local array
-accumulates a block of adjacent results, so that the inner loop has stride one. Rows of two to four elements have their
-own loop nests (reductions/unrolled_reduction.py), and so have those of pairs of arrays (reductions/pairwise.py). How
-other rows go together is not decided here (schedule/row_nest.py).
+accumulates a block of adjacent results, so that the inner loop has stride one. Rows of pairs of arrays have a loop nest
+of their own (reductions/pairwise.py). How other rows go together is not decided here (schedule/row_nest.py).
 """
 from __future__ import annotations
 
@@ -29,7 +28,6 @@ from hloc.kernels.reductions.blocks import BlockNest
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.pairwise import PairwiseNest, is_pairwise
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
-from hloc.kernels.reductions.unrolled_reduction import UnrolledNest, can_be_unrolled
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
@@ -43,6 +41,8 @@ FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several rows that are sum
 SMALLEST_AT_ONCE = 1 << 12      # elements of all of them
 LONG_ROW = 2048                 # elements of a row that is split into columns,
 FEWEST_LANES, MOST_LANES = 32, 256      # the number of these columns
+SHORTEST_VECTOR = 16            # iterations of the loop before one that is written out
+MOST_OPERATIONS = 64            # for each element of this one: more would not stay in registers
 
 
 def lower_reduce(group: Group, machine: Machine) -> Lowered:
@@ -59,15 +59,16 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     if machine.kind == "gpu":
         return _lower_on_gpu(reduction, machine)
     reduction.choose_columns(machine)
-    short = can_be_unrolled(reduction, machine)
-    if not short:
-        reduction = _with_rows_at_once(_in_columns(reduction))
-    partial = _without_inner(reduction) if _late_inner(reduction, machine) and not short else reduction
+    reduction = _with_rows_at_once(_in_columns(reduction))
+    partial = _without_inner(reduction) if _late_inner(reduction, machine) else reduction
+    if _is_written_out(reduction) and (_is_written_out(partial) or not _are_one(reduction, partial.extents)):
+        partial = reduction
     if reduction.in_rows:
         partial = _without_rows(reduction)
+    partial.is_written_out = _is_written_out(partial)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
-    nest = UnrolledNest if short else PairwiseNest if whole and is_pairwise(reduction, machine) else \
+    nest = PairwiseNest if whole and is_pairwise(reduction, machine) else \
         ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
     return Lowered((_one_phase(reduction, nest, machine),)) if whole else \
         _two_phases(reduction, partial, chunks, nest, machine)
@@ -189,7 +190,7 @@ def _joined_rows(reduction: Reduction, chunks: int, machine: Machine) -> Lowered
             b.store(outline.scratch_buffer(k, type, chunks * results, "write"), place, total)
         own = [c for c, gone in zip(counters, reduction.reduced) if not gone] + [indexing.ZERO]
         with b.last(row, results, chunks):
-            store_results(joining, outline, own, join.row(own))
+            store_results(joining, outline, own, join.row(own)[0])
     nest.emit(keep)
     return Lowered((outline.finish(cost=_cost(reduction, outline)),),
                    tuple(chunks * results * ELEMENT_TYPES[t].bytes for t in types))
@@ -247,6 +248,14 @@ def _ragged(extent: int, most: int) -> int:
     return -(-extent // chunk)
 
 
+def _is_written_out(reduction: Reduction) -> bool:
+    """Whether the last loop is short, such as one over the coordinates of points, and others are reduced: it is written
+    out, and what its elements share is computed once."""
+    extents = reduction.extents
+    return (len(extents) > 1 and extents[-1] in loops.SIDE_BY_SIDE and extents[-2] >= SHORTEST_VECTOR
+            and any(reduction.reduced[:-1]) and reduction.operations <= MOST_OPERATIONS and not reduction.has_loops)
+
+
 def _in_columns(reduction: Reduction) -> Reduction:
     """Long rows of integers and their positions, whose chain of comparisons is slow, as rows of columns: vectors run
     across the columns, whose results are combined at the end."""
@@ -263,22 +272,25 @@ def _in_columns(reduction: Reduction) -> Reduction:
 def _with_rows_at_once(reduction: Reduction) -> Reduction:
     """Many rows of few columns, as in the gradient of a bias of ten classes, as longer rows that hold several of them,
     whole vectors if possible; their sums are combined at the end."""
-    if reduction.reduced != [True, False] or reduction.extents[1] % FEW_COLUMNS == 0 or reduction.has_loops \
-            or math.prod(reduction.extents) < SMALLEST_AT_ONCE or not all(map(reduction.monoid, reduction.reduces)):
+    *outer, rows, columns = reduction.extents if len(reduction.extents) > 1 else (1, 1)
+    if reduction.reduced != [False] * len(outer) + [True, False] or columns >= FEW_COLUMNS \
+            or rows * columns < SMALLEST_AT_ONCE or reduction.has_loops \
+            or not all(map(reduction.monoid, reduction.reduces)):
         return reduction
-    rows, columns = reduction.extents
     widths = range(FEWEST_LANES // columns + 1, MOST_AT_ONCE // columns + 1)
     even = [n for n in widths if rows % n == 0]
     count = max(even, key=lambda n: (n * columns % FEW_COLUMNS == 0, n), default=0)
-    if columns > FEW_COLUMNS or not count or not _are_one(reduction, [rows // count, count * columns]):
+    if not count or not _are_one(reduction, [*outer, rows // count, count * columns]):
         return reduction
-    return replace(reduction, extents=[rows // count, count, columns], reduced=[True, True, False], in_rows=True)
+    return replace(reduction, extents=[*outer, rows // count, count, columns],
+                   reduced=[*reduction.reduced[:-1], True, False], in_rows=True)
 
 
 def _without_rows(reduction: Reduction) -> Reduction:
     """The sums of the longer rows."""
-    longer, *rest = reduction.extents
-    return replace(reduction, extents=[longer, math.prod(rest)], reduced=[True, False], in_rows=False)
+    *longer, count, columns = reduction.extents
+    return replace(reduction, extents=[*longer, count * columns], reduced=[*reduction.reduced[:-2], False],
+                   in_rows=False)
 
 
 def _late_inner(reduction: Reduction, machine: Machine) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
 from hloc.kernels.ir import SERIAL, For, Stmt
-from hloc.kernels.schedule.cost import constants, cost
+from hloc.kernels.schedule.cost import REGISTER, constants, cost
 from hloc.kernels.schedule.lowering import enough_bytes, lower
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
 from hloc.kernels.schedule.steps import MASK, OVERLAP, PEEL, STEPS, Step, apply_steps, steps_text
@@ -65,8 +66,8 @@ def whole_vectors(loop: For, machine: Machine) -> tuple[Stmt, ...]:
     of the few schedules that differ in lanes; a scalar loop, where that is cheaper, or where it is no nest."""
     found: list[tuple[Stmt, ...]] = [(loop._replace(kind=SERIAL),)]
     with suppress(Refused):
-        nest = nest_of(loop)
-        found += [lower(apply_steps(nest, steps, STEPS), count()) for steps in lanes_along(nest, machine)
+        nest, wide = nest_of(loop), replace(machine, vector_bytes=REGISTER)     # compilers take pairs of shorter ones
+        found += [lower(apply_steps(nest, steps, STEPS), count()) for steps in lanes_along(nest, wide)
                   if len(steps) == 2 and OVERLAP in steps[0][1]]
     return min(found, key=lambda body: cost(body, constants(machine.arch)))
 

@@ -15,7 +15,8 @@ from functools import lru_cache
 from itertools import count
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import SERIAL, VECTOR, Apply, For, Load, Stmt, Store
+from hloc.kernels.affine import Affine, Along, affine
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Expr, For, Load, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.schedule.choice import Candidate, whole_vectors
 from hloc.kernels.schedule.cost import UNITS, Constants, constants, held, work_of
@@ -23,10 +24,11 @@ from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.row_lowering import lower_rows
 from hloc.kernels.schedule.row_nest import ROW_STEPS, RowNest
 from hloc.kernels.schedule.steps import Step, apply_steps
-from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
+from hloc.kernels.walks import expressions, loads, parts, walk, with_all_expressions, with_parts, with_vector_loops
 from hloc.machine import Machine
 
 AT_ONCE, MOST_AT_ONCE = 4, 16
+GROUPS = (2, 3, 4)              # elements side by side that compilers load as vectors, if an iteration reads all
 
 
 def row_candidates(nest: RowNest, machine: Machine) -> list[Candidate]:
@@ -53,7 +55,7 @@ def scheduled_rows(nest: RowNest, steps: tuple[Step, ...], names: Iterator[int])
 def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], float]]:
     """Schedules, with the cycles of a row at least: row by row; each part for all rows, so that what is computed
     for each row is a vector; a row in each lane, where nothing is joined across lanes, and no lane is empty. Then short
-    rows are written out, but not functions."""
+    rows are written out, but not many functions."""
     rows = nest.loop.name
     lanes: tuple[Step, ...] = (("fission", (rows,)), ("vectorize", (rows,)))
     yield (), 0.0
@@ -68,7 +70,8 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
     values = parts(e for s in walk(nest.loop.body) for e in expressions(s))
     is_short = longest <= MOST_AT_ONCE and not nest.arrays      # what is stored and read again would be no vector
     n = longest if is_short else AT_ONCE if is_moved else 1
-    if n < 2 or any(isinstance(e, Apply) and e.op in HEAVY for e in values):
+    is_heavy = any(isinstance(e, Apply) and e.op in HEAVY for e in values)
+    if n < 2 or is_heavy and not (is_short and longest <= AT_ONCE):
         yield (*lanes, *tables), least
         return
     yield (*lanes, ("unroll", (n,)), *tables), least
@@ -85,8 +88,8 @@ def row_cost(uses: Mapping[str, float], machine: Constants) -> float:
 
 def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[str, float]:
     """What a row uses with a schedule, if VECTOR loops have vectors as long as they fill: of each unit (cost.UNITS), of
-    `moved` elements by their bytes, of `loops`, and the cycles of `path` for which it waits for itself, less those in
-    which a CPU is at others. Raises Refused."""
+    `moved` elements by their bytes, bytes of `groups` of elements, of `loops`, and the cycles of `path` for which it
+    waits for itself, less those in which a CPU is at others. Raises Refused."""
     uses: dict[str, float] = defaultdict(float)
     known = constants(machine.arch)
 
@@ -94,7 +97,12 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
         return s.extent if isinstance(s.extent, int) else nest.iterations
 
     def vectors(s: For) -> tuple[Stmt, ...]:
-        return whole_vectors(s._replace(extent=iterations(s)), machine)
+        return whole_vectors(_with_groups(s)[0]._replace(extent=iterations(s)), machine)
+
+    def bytes_of_groups(s: Stmt) -> float:
+        if not isinstance(s, For):
+            return 0
+        return iterations(s) * (_with_groups(s)[1] if s.kind == VECTOR else sum(map(bytes_of_groups, s.body)))
 
     def add(s: For, times: float) -> None:
         first, is_one = s.body[0], len(s.body) == 1
@@ -105,6 +113,7 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
             uses[f"moved{ELEMENT_TYPES[first.value.type].bytes}"] += times
         else:
             body: tuple[Stmt, ...] = (s,) if s.kind == VECTOR else s.body
+            uses["groups"] += times * sum(map(bytes_of_groups, body))
             work = work_of(with_vector_loops(body, vectors), known)
             waits = s.kind == SERIAL and not (is_one and isinstance(first, For))
             path = work.path / held(work, known["window"]) if waits else 0.0
@@ -115,3 +124,21 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
         if isinstance(s, For):
             add(s, 1 / nest.iterations)
     return uses
+
+
+def _with_groups(loop: For) -> tuple[For, int]:
+    """A VECTOR loop with adjacent elements in the place of GROUPS; and the bytes of the groups of an iteration."""
+    along, rests = Along(loop), defaultdict[tuple[str, int], set[int]](set)
+    forms = {load: affine(load.position, along.known) for load in loads(loop.body)}
+    groups = {load: (load.buffer, step) for load in forms if (step := along.step(load.position)) in GROUPS}
+    for load, key in groups.items():
+        rests[key].add(forms[load].constant % key[1])
+    whole = {load for load, key in groups.items() if len(rests[key]) == key[1]}
+
+    def change(e: Expr) -> Expr:
+        if not isinstance(e, Load) or e not in whole:
+            return with_parts(e, change)
+        adjacent = dict(forms[e].terms) | {Var(loop.name, INDEX): 1}
+        return e._replace(position=Affine(adjacent, forms[e].constant).expression())
+    return (loop._replace(body=with_all_expressions(loop.body, change)) if whole else loop,
+            sum(ELEMENT_TYPES[load.type].bytes for load in whole))
