@@ -27,57 +27,71 @@ WIDTH, INNER, ROWS, ALL_REDUCE = 256, 1024, 512, 1 << 20
 ROUNDS, SECONDS = 9, 0.15                     # of a round
 
 
+def train(weights, x, y):
+    """A step of an MLP with residual layers."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(weights, x, y):
+        for w1, b, w2 in weights:
+            x = x + jax.nn.gelu(x @ w1 + b) @ w2
+        return jnp.mean((x - y) ** 2)
+    found, slopes = jax.value_and_grad(loss)(weights, x, y)
+    return jax.tree.map(lambda w, s: w - 0.01 * s, weights, slopes), found
+
+
+def attention(heads, x, wq, wk, wv, wo):
+    """heads: the sharding of the queries, by heads."""
+    import jax
+    b, t, d = x.shape
+    q, k, v = ((x @ w).reshape(b, t, 8, d // 8).transpose(0, 2, 1, 3) for w in (wq, wk, wv))
+    q = jax.lax.with_sharding_constraint(q, heads)
+    weights = jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) / np.sqrt(d // 8), -1)
+    return (weights @ v).transpose(0, 2, 1, 3).reshape(b, t, d) @ wo
+
+
+def pipeline(count, w, xs):
+    """What each of `count` devices does: a stage for one part of the batch after the other."""
+    import jax
+    import jax.numpy as jnp
+    stage, parts = jax.lax.axis_index("x"), xs.shape[0]
+
+    def step(carried, t):
+        state, done = carried
+        state = jnp.tanh(jnp.where(stage == 0, xs[jnp.clip(t, 0, parts - 1)], state) @ w[0])
+        place = jnp.clip(t - count + 1, 0, parts - 1)
+        ends = (stage == count - 1) & (t >= count - 1)
+        done = jnp.where(ends, jax.lax.dynamic_update_index_in_dim(done, state, place, 0), done)
+        return (jax.lax.ppermute(state, "x", [(j, (j + 1) % count) for j in range(count)]), done), None
+
+    (_, done), _ = jax.lax.scan(step, (jnp.zeros_like(xs[0]), jnp.zeros_like(xs)), jnp.arange(parts + count - 1))
+    return jax.lax.psum(jnp.where(stage == count - 1, done, 0), "x")
+
+
+def experts(count, x, route, w1, w2):
+    """What each of `count` devices does, which has one expert."""
+    import jax
+    import jax.numpy as jnp
+    most = max(1, 2 * x.shape[0] // count)
+    share = jax.nn.softmax(x @ route, -1)
+    chosen = jax.nn.one_hot(jnp.argmax(share, -1), count)
+    place = (jnp.cumsum(chosen, 0) - 1) * chosen
+    kept = chosen * (place < most)
+    where = kept[:, :, None] * jax.nn.one_hot(place.sum(-1).astype(int), most)[:, None, :]
+    sent = jax.lax.all_to_all(jnp.einsum("tec,td->ecd", where, x), "x", 0, 1, tiled=True)
+    done = jax.nn.gelu(sent[0] @ w1[0]) @ w2[0]
+    back = jax.lax.all_to_all(done[None], "x", 1, 0, tiled=True)
+    return jnp.einsum("tec,ecd->td", where, back) * jnp.max(share, -1)[:, None]
+
+
 def steps(count: int) -> dict[str, tuple]:
     """name -> (jitted function, arguments) over `count` devices."""
     import jax
-    import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
     def of(mesh, *names):
         return NamedSharding(mesh, P(*names))
-
-    def mlp(weights, x, y):
-        for w1, b, w2 in weights:
-            x = x + jax.nn.gelu(x @ w1 + b) @ w2
-        return jnp.mean((x - y) ** 2)
-
-    def train(weights, x, y):
-        loss, slopes = jax.value_and_grad(mlp)(weights, x, y)
-        return jax.tree.map(lambda w, s: w - 0.01 * s, weights, slopes), loss
-
-    def attention(x, wq, wk, wv, wo):
-        b, t, d = x.shape
-        q, k, v = ((x @ w).reshape(b, t, 8, d // 8).transpose(0, 2, 1, 3) for w in (wq, wk, wv))
-        q = jax.lax.with_sharding_constraint(q, of(line, None, "x"))
-        weights = jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) / np.sqrt(d // 8), -1)
-        return (weights @ v).transpose(0, 2, 1, 3).reshape(b, t, d) @ wo
-
-    def pipeline(w, xs):
-        stage, parts = jax.lax.axis_index("x"), xs.shape[0]
-
-        def step(carried, t):
-            state, done = carried
-            state = jnp.tanh(jnp.where(stage == 0, xs[jnp.clip(t, 0, parts - 1)], state) @ w[0])
-            place = jnp.clip(t - count + 1, 0, parts - 1)
-            ends = (stage == count - 1) & (t >= count - 1)
-            done = jnp.where(ends, jax.lax.dynamic_update_index_in_dim(done, state, place, 0), done)
-            return (jax.lax.ppermute(state, "x", [(j, (j + 1) % count) for j in range(count)]), done), None
-
-        (_, done), _ = jax.lax.scan(step, (jnp.zeros_like(xs[0]), jnp.zeros_like(xs)), jnp.arange(parts + count - 1))
-        return jax.lax.psum(jnp.where(stage == count - 1, done, 0), "x")
-
-    def experts(x, route, w1, w2):
-        most = max(1, 2 * x.shape[0] // count)
-        share = jax.nn.softmax(x @ route, -1)
-        chosen = jax.nn.one_hot(jnp.argmax(share, -1), count)
-        place = (jnp.cumsum(chosen, 0) - 1) * chosen
-        kept = chosen * (place < most)
-        where = kept[:, :, None] * jax.nn.one_hot(place.sum(-1).astype(int), most)[:, None, :]
-        sent = jax.lax.all_to_all(jnp.einsum("tec,td->ecd", where, x), "x", 0, 1, tiled=True)
-        done = jax.nn.gelu(sent[0] @ w1[0]) @ w2[0]
-        back = jax.lax.all_to_all(done[None], "x", 1, 0, tiled=True)
-        return jnp.einsum("tec,ecd->td", where, back) * jnp.max(share, -1)[:, None]
 
     numbers = np.random.default_rng(0)
 
@@ -105,10 +119,12 @@ def steps(count: int) -> dict[str, tuple]:
         "FSDP": trained(cut, line, "x"),
         "tensor and data parallel": trained(across, square, "data"),
         "tensor-parallel attention": (
-            jax.jit(attention, in_shardings=(of(line), *matrices, of(line, "x", None)), out_shardings=of(line)),
+            jax.jit(partial(attention, of(line, None, "x")), out_shardings=of(line),
+                    in_shardings=(of(line), *matrices, of(line, "x", None))),
             (array(4, 128, WIDTH), *(array(WIDTH, WIDTH) for _ in range(4)))),
-        "pipeline": mapped(pipeline, (P("x"), P()), P(), array(count, WIDTH, WIDTH), array(8, 32, WIDTH)),
-        "mixture of experts": mapped(experts, (P("x"), P(), P("x"), P("x")), P("x"), array(ROWS, WIDTH),
+        "pipeline": mapped(partial(pipeline, count), (P("x"), P()), P(), array(count, WIDTH, WIDTH),
+                           array(8, 32, WIDTH)),
+        "mixture of experts": mapped(partial(experts, count), (P("x"), P(), P("x"), P("x")), P("x"), array(ROWS, WIDTH),
                                      array(WIDTH, count), array(count, WIDTH, INNER), array(count, INNER, WIDTH)),
         "all-reduce of 4 MiB": mapped(lambda x: jax.lax.psum(x, "x"), (P("x"),), P(), array(count, ALL_REDUCE)),
     }
