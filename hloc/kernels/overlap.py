@@ -8,6 +8,7 @@ the steps that neither touch its results nor write its operands.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import (
@@ -37,8 +38,9 @@ def with_late_ends(steps: Sequence[Step], kernels: Kernels) -> tuple[Step, ...]:
             ends.append((started(found, step), step, 0))
             continue
         waiting = []
+        memory = memory_of(step, kernels) if ends else Memory([], [])
         for start, end, passed in ends:
-            if passed == FURTHEST or must_follow(step, start, kernels):
+            if passed == FURTHEST or must_follow(step, start, memory):
                 found.append(end)
             else:
                 waiting.append((start, end, passed + 1))
@@ -61,20 +63,43 @@ def started(steps: Sequence[Step], end: Collective) -> Collective:
                 and (s.number, s.kind) == (end.number, end.kind))
 
 
-def must_follow(step: Step, start: Collective, kernels: Kernels) -> bool:
+class Memory(NamedTuple):
+    """What a step, with those inside of it, reads and may write."""
+
+    reads: list[Ref]
+    writes: list[Ref]
+
+
+def memory_of(step: Step, kernels: Kernels) -> Memory:
+    found = Memory([], [])
+    for inner in all_steps([step]):
+        for ref, is_written in touched(inner, kernels):
+            (found.writes if is_written else found.reads).append(ref)
+    return Memory(merged(found.reads), merged(found.writes))
+
+
+def merged(refs: Sequence[Ref]) -> list[Ref]:
+    """The same bytes; pieces that follow each other are one: blocks for a thousand devices do."""
+    found: list[Ref] = []
+    for ref in sorted(refs, key=lambda r: (r.region, r.index, r.offset)):
+        last = found[-1] if found else None
+        if last and (last.region, last.index) == (ref.region, ref.index) and ref.offset <= last.offset + last.size:
+            found[-1] = last._replace(size=max(last.size, ref.offset + ref.size - last.offset))
+        else:
+            found.append(ref)
+    return found
+
+
+def must_follow(step: Step, start: Collective, memory: Memory) -> bool:
     """Whether a step may run only after the end of a collective: it touches the results or writes the operands, or it
     is, or has inside, the same collective again, or any that a loop or branch may repeat."""
     if isinstance(step, (WhileLoop, Branch)) and any(isinstance(s, Collective) for s in all_steps([step])):
         return True
     if isinstance(step, Collective) and step.number == start.number:
         return True
-    reads: list[Ref] = []
-    writes: list[Ref] = []
-    for inner in all_steps([step]):
-        for ref, is_written in touched(inner, kernels):
-            (writes if is_written else reads).append(ref)
-    return any(overlaps(a, b) for a in start.results for b in reads + writes) \
-        or any(overlaps(a, b) for a in start.arguments for b in writes)
+    own = merged(start.arguments), merged(start.results)
+    return any(overlaps(a, b) for a in own[1] for b in (*memory.reads, *memory.writes)) \
+        or any(overlaps(a, b) for a in own[0] for b in memory.writes)
 
 
 def touched(step: Step, kernels: Kernels) -> Iterator[tuple[Ref, bool]]:
