@@ -217,6 +217,24 @@ def test_numbers_to_reach(gpu, tmp_path):
     assert "| softmax bf16 | at least 0.9 of the copy | 0.50 | not reached |" in gpu.goals(rows)
 
 
+def test_every_way_by_warpgroups_is_offered(gpu):
+    """The labels that section warpgroups asks for, on the GPU itself."""
+    from types import SimpleNamespace
+
+    from gpu_sections import warpgroups
+
+    from hloc import api
+    from hloc.targets.cuda.gpus import GPUS
+    from hloc.targets.cuda.target import cuda_target
+    from hloc.targets.cuda.tiles.source import variants
+    machine = GPUS["h200"]
+    for case in warpgroups.CASES:
+        text = warpgroups.problem(SimpleNamespace(size=lambda full, _: full), *case)[1]
+        _, program = api.optimized_plan(api.load(text), cuda_target(machine))
+        labels = variants(program.kernels[0], machine)
+        assert any(w.startswith(case[1]) and w.endswith(case[2]) for w in labels), (case, labels)
+
+
 def test_what_was_once_wrong(gpu, monkeypatch):
     """The list that a device is given: the wrong products themselves, every type at every depth, every kind of tile."""
     from types import SimpleNamespace

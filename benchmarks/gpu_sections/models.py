@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from gpu_sections.programs import helpers
 from hloc.errors import HlocError
 
-OF_TF32 = 5e-2                          # of whole models whose matmuls and convolutions round f32 to TF32
+# Of whole models whose products round f32 to TF32. The gradient of resnet50_train's first filter differs
+# by 0.062 of its largest on an H200, and by 0.0615 on a CPU if operands are rounded there (reduce-precision).
+OF_TF32 = 8e-2
 SMALL = ("digits",)                     # what the emulation is given
 
 

@@ -35,7 +35,7 @@ from hloc.targets.cuda.target import cuda_target
 from hloc.targets.cuda.tiles.source import CUDNN, LIBRARY, variants
 
 COMMAND = (sys.executable, str(ROOT / "benchmarks" / "gpu.py"))
-SECONDS = 55                            # of the compilation of one set
+SECONDS = 42                            # of the compilation of one set
 TF32, PARTS = "dot_tf32_tf32_f32", "dot_bf16_bf16_f32_x3"
 # name of a set -> type of the operands, of the result, algorithm of the dot
 TYPES = {"f32": ("f32", "f32", ""), "f64": ("f64", "f64", ""), "bf16": ("bf16", "f32", ""), "f16": ("f16", "f16", ""),

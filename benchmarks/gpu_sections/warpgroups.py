@@ -24,7 +24,7 @@ BULK = "wgmma, bulk copies"
 LARGE = "cuBLASLt's bf16 product of 8192 cubed"
 # type, or attention, or convolution; how the variant's label begins, and ends
 CASES = (("bf16", "128x256", BULK), ("attention", "128 queries, 128 keys", BULK), ("f16", "128x256", "wgmma"),
-         ("convolution", "128x256", BULK), ("f8e4m3fn", "128x256", BULK), ("tf32", "128x256", BULK))
+         ("convolution", "128x256", BULK), ("f8e4m3fn", "128x128", BULK), ("tf32", "128x256", BULK))
 # Both operands along the depth, as bytes must be
 TEXT = "HloModule m\nENTRY e {{ a = {t}[{n},{n}] parameter(0)  b = {t}[{n},{n}] parameter(1)\n" \
        "  ROOT d = {o}[{n},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}{how} }}\n"
