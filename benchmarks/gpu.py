@@ -143,7 +143,8 @@ def cells(row: dict) -> list[str]:
 
 def write(output: Path, facts: dict, rows: list[dict]) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    head, lines = json.dumps(facts, indent=1).removesuffix("\n}"), ",\n  ".join(map(json.dumps, rows))
+    output.with_suffix(".json").write_text(f'{head},\n "rows": [\n  {lines}\n ]\n}}\n', encoding="utf-8")
     output.with_suffix(".md").write_text(table(facts, rows), encoding="utf-8")
 
 
