@@ -56,7 +56,7 @@ def predictions_path(name: str) -> Path | None:
 
 def rows(device) -> Iterator[dict]:
     for case in cases(device):
-        if case.name in PROGRAMS or device.emulated:
+        if case.name in PROGRAMS or device.emulated and case.text:
             try:
                 yield from measured(device, case, *source(case, device))
             except (HlocError, LookupError, subprocess.TimeoutExpired) as error:
