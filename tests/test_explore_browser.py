@@ -234,12 +234,12 @@ def test_a_module_that_never_ends_is_one_message(explorer, opened, tmp_path):
     page = opened(quick.address)
     page.get_by_label("Kind of pane").nth(1).select_option("results")
     write(page, ENDLESS)
-    page.wait_for_function("() => document.querySelector('.status').textContent.includes('longer than')", timeout=30_000)
+    page.wait_for_function("() => document.querySelector('.status').textContent.includes('longer than')", timeout=90_000)
     assert page.locator(".message").inner_text().strip() == "this takes longer than 5 s and was ended"
     quick.end()
     page.keyboard.press("End")
     page.keyboard.type(" ")
-    page.wait_for_function("() => document.querySelector('.status').textContent.includes('is it still running')", timeout=30_000)
+    page.wait_for_function("() => document.querySelector('.status').textContent.includes('is it still running')", timeout=90_000)
 
 
 def test_markup_in_names_is_text(explorer, opened):
