@@ -123,11 +123,12 @@
     }
     keep();
     if (!facts.served) return;
+    if (asking) asking.abort();                              // its answers are of what was there before
+    asking = null;
     clearTimeout(waiting);
     waiting = setTimeout(ask, pause);
   }
   async function ask() {
-    if (asking) asking.abort();
     const own = asking = new AbortController();
     const question = {text: editor.text(), name: state.name, panes: panes.filter(p => p.isStale).map(settingsOf)};
     asked = performance.now();
