@@ -39,8 +39,8 @@ from hloc.targets.printer import CUDA, print_statements
 MOST_DEPTH = 256                # on tensor cores: queries and two tiles of keys are in shared memory
 KEYS = 64                       # most keys of a tile
 FEW_ROWS = 16
-# attention_few.cuh: most queries of a block; most registers of a lane for what it loads at once
-FEWEST_ROWS, FEW_THREADS, LOADED = 4, 256, 64
+# attention_few.cuh: most queries, threads of a block, registers of a lane for the keys and values that it loads at once
+QUERIES_BY_LANES, THREADS_BY_LANES, LOADED = 4, 256, 64
 # Queries and keys of a tile on tensor cores, and blocks of 16 queries per warp
 SHAPES = ((128, 64, 2), (128, 32, 2), (64, 64, 1), (64, 32, 1), (16, 64, 1), (16, 32, 1))
 MOST_REGISTERS = 192            # for sums and scores; the rest of 255: addresses and fragments
@@ -242,17 +242,17 @@ def _few_queries(facts: dict, gpu: Machine) -> list[Shape]:
     """For a few queries whose keys and values lie along their elements, if a block's sums fit."""
     rows, _, depth, features = facts["sizes"]
     strides = _strides(facts)
-    if rows > FEWEST_ROWS or strides["K_K"] != 1 or strides["V_FEATURE"] != 1:
+    if rows > QUERIES_BY_LANES or strides["K_K"] != 1 or strides["V_FEATURE"] != 1:
         return []
     packs = max(-(-depth // strides["K_VECTOR"]), -(-features // strides["V_VECTOR"]))
     lanes = min(WARP, 1 << (packs - 1).bit_length())
     deep, wide = (-(-n // (lanes * v)) * v for n, v in ((depth, strides["K_VECTOR"]), (features, strides["V_VECTOR"])))
     at_once = max(1, min(4, LOADED // (deep + wide)))
-    keys, memory = FEW_THREADS // lanes * at_once, FEW_THREADS // lanes * rows * (features + 2) * 4
+    keys, memory = THREADS_BY_LANES // lanes * at_once, THREADS_BY_LANES // lanes * rows * (features + 2) * 4
     constants = {"BM": rows, "TM": rows, "BN": keys, "FC": features, "LANES": lanes, "AT_ONCE": at_once, "DEEP": deep,
                  "WIDE": wide}
     fits = memory <= gpu.shared_bytes and rows * (deep + wide) <= LOADED * 2
-    return [Shape(constants, FEW_THREADS, memory, 0)] if fits else []
+    return [Shape(constants, THREADS_BY_LANES, memory, 0)] if fits else []
 
 
 def _pieces(blocks: int, columns: int, keys: int, gpu: Machine) -> tuple[int, int]:
