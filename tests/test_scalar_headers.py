@@ -38,7 +38,6 @@ COMPLEX1 = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "sin
             "cosh": np.cosh, "asin": np.arcsin, "acos": np.arccos, "asinh": np.arcsinh, "acosh": np.arccosh,
             "atanh": np.arctanh}
 COMPLEX2 = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "power": np.power}
-NEAR = {"sin_near": (np.sin, 1.6), "cos_near": (np.cos, 1.6)}      # f32, CPUs only
 NEAR64 = {"sin_near": np.sin, "cos_near": np.cos, "tan_near": np.tan}
 COMPLEX_NEAR = {"exp": 1, "expm1": 1, "logistic": 1, "sinh": 1, "cosh": 1, "sin": 1, "cos": 1, "tan": 1, "tanh": 1, "power": 2}
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
@@ -84,7 +83,6 @@ def all_functions():
 
 def of_cpus():
     """The same of functions that CUDA has not."""
-    yield from ((f"{op}_f32", 1, "f32", "f32") for op in NEAR)
     yield from ((f"{op}_f64", 1, "f64", "f64") for op in NEAR64)
     for t in ("c64", "c128"):
         for op, operands in COMPLEX_NEAR.items():
@@ -156,17 +154,6 @@ def test_float_functions(library, op):
             x = x[np.abs(x) != 0.49999999999999994]
         got, want = call(library, f"{op}_f64", np.float64, x), np.asarray(reference(x))
         assert ulp_error(got, want).max() <= limit + 3
-
-
-@pytest.mark.parametrize("op", NEAR)
-def test_angles_with_a_branch(library, op):
-    reference, limit = NEAR[op]
-    turns = np.arange(1, 700_000, 7) * (np.pi / 2)           # next to the zeros, where few digits are left
-    x = np.concatenate([floats(np.float32), turns.astype(np.float32), np.array([2**20, -2**20, 1e-40], np.float32)])
-    with np.errstate(all="ignore"):
-        assert ulp_error(call(library, f"{op}_f32", np.float32, x), reference(x.astype(np.float64))).max() <= limit
-    zeros = np.array([0.0, -0.0], np.float32)
-    assert (np.signbit(call(library, f"{op}_f32", np.float32, zeros)) == np.signbit(reference(zeros))).all()
 
 
 @pytest.mark.parametrize("op", NEAR64)

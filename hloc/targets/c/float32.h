@@ -257,27 +257,6 @@ HLOC_FN float hloc_cos_f32(float x) {
   float r = (float)(hloc_turn_fraction_f32(x, &quarter) * 6.283185307179586);
   return hloc_sin_quarter_f32(r, quarter + 1u);
 }
-/* With a branch: below 2^20 quarter turns are counted first, and their exact product with pi/2 is subtracted in two
- * parts, which half as many operations depend on. */
-HLOC_FN float hloc_near_quarter_f32(float x, hloc_u32* quarter) {
-  double shifted = hloc_fma_f64((double)x, 0x1.45f306dc9c883p-1, 6755399441055744.0); /* 1.5 * 2^52, as above */
-  double turns = shifted - 6755399441055744.0;
-  *quarter = (hloc_u32)hloc_bits_f64(shifted);
-  return (float)hloc_fma_f64(turns, -0x1.1a62633145c07p-54, hloc_fma_f64(turns, -0x1.921fb54442d18p+0, (double)x));
-}
-HLOC_FN float hloc_sin_near_f32(float x) {
-  if (!(__builtin_fabsf(x) < 0x1p20f)) return hloc_sin_f32(x);
-  if (__builtin_fabsf(x) < 0.5f) return hloc_copysign_f32(hloc_sin_series_f32(x), x);
-  hloc_u32 quarter;
-  float r = hloc_near_quarter_f32(x, &quarter);
-  return hloc_sin_quarter_f32(r, quarter);
-}
-HLOC_FN float hloc_cos_near_f32(float x) {
-  if (!(__builtin_fabsf(x) < 0x1p20f)) return hloc_cos_f32(x);
-  hloc_u32 quarter;
-  float r = hloc_near_quarter_f32(x, &quarter);
-  return hloc_sin_quarter_f32(r, quarter + 1u);
-}
 HLOC_FN float hloc_tan_f32(float x) {
   hloc_u32 quarter;
   double r = hloc_turn_fraction_f32(x, &quarter) * 6.283185307179586, z = r * r;

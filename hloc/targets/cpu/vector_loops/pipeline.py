@@ -28,7 +28,6 @@ from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
 from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
-from hloc.targets.cpu.vector_loops.near_angles import near_angles
 from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
@@ -52,7 +51,6 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     narrow_extrema,
     load_speculation,
     call_fission,
-    near_angles,
     tail_overlap,
     nan_check_elimination,
     loop_schedules,
@@ -74,6 +72,7 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (load_speculation, loop_schedules, "lanes are loaded together once their loads are unconditional"),
     (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
     (call_fission, loop_schedules, "functions without lanes are in loops of their own"),
+    (call_fission, tail_overlap, "last vectors are of the loops between calls"),
     (tail_overlap, nan_check_elimination, "the work of a loop is judged by its conversions"),
     (nan_check_elimination, loop_schedules, "roundings without a check are found among scalars"),
     (loop_schedules, scalar_conversions, "tails of vectors are single numbers"),
