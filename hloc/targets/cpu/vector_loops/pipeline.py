@@ -17,7 +17,6 @@ from hloc.kernels.schedule.nest import Nest
 from hloc.kernels.schedule.row_nest import RowNest
 from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
-from hloc.targets.cpu.vector_loops.address_narrowing import address_narrowing
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.division_narrowing import division_narrowing
@@ -46,7 +45,6 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     loop_unswitching,
     ssa_conversion,
     division_narrowing,
-    address_narrowing,
     function_outlining,
     narrow_extrema,
     load_speculation,
