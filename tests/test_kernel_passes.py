@@ -104,7 +104,7 @@ def test_kernels_keep_the_rules_after_every_pass():
             changed.add(name)
     for kernel in lowered():
         run_kernel_passes(kernel, CPU, observe=note, verify=True)
-    assert len(changed) >= 12, sorted(changed)
+    assert len(changed) > len(KERNEL_PIPELINE) * 2 // 3, sorted(changed)
 
 
 def test_kernels_mean_the_same_after_all_passes():

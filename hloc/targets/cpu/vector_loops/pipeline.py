@@ -19,7 +19,6 @@ from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
-from hloc.targets.cpu.vector_loops.division_narrowing import division_narrowing
 from hloc.targets.cpu.vector_loops.function_outlining import function_outlining
 from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
 from hloc.targets.cpu.vector_loops.load_speculation import load_speculation
@@ -44,7 +43,6 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     index_set_splitting,
     loop_unswitching,
     ssa_conversion,
-    division_narrowing,
     function_outlining,
     narrow_extrema,
     load_speculation,
