@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,8 @@ from cuda_emulation.cases import backend_of
 
 from hloc import api
 from hloc.errors import RunError, UnsupportedError
-from hloc.kernels.plan import Branch, Copy, Launch, Ref, WhileLoop
+from hloc.evaluate import evaluate
+from hloc.kernels.plan import Branch, Copy, Launch, Ref, WhileLoop, all_steps
 from hloc.targets.cuda import early_start
 from hloc.targets.cuda.execution import graphs, runtime
 from hloc.targets.cuda.gpus import GPUS, device_named
@@ -22,6 +24,7 @@ from hloc.targets.cuda.target import cuda_target
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 H100 = GPUS["h100"]
+TESTDATA = Path(__file__).parent.parent / "testdata"
 CHAIN = """HloModule chain
 ENTRY e {
   x = f32[40,40] parameter(0)
@@ -125,6 +128,25 @@ def test_loops_around_graphs():
         for _ in range(trips):
             expected = np.sin(expected)
         np.testing.assert_allclose(backend([x, np.int32(start)])[0], expected, atol=1e-6)
+    backend.close()
+
+
+@pytest.mark.parametrize("most, graphs_of_a_run", [(20_000, 1), (50, 5)])
+def test_counters_are_no_kernels(monkeypatch, most, graphs_of_a_run):
+    """The value in each round is a constant: kernel by kernel, in one graph, and where a graph holds one round."""
+    monkeypatch.setattr(graphs, "MOST_NODES", most)
+    text = (TESTDATA / "programs" / "counters_of_loops.hlo").read_text()
+    sources = sources_of(text)
+    loops = [step for step in all_steps(sources.program.steps) if isinstance(step, WhileLoop)]
+    counted = [loop for loop in loops if loop.trip_count is not None]
+    assert len(loops) == 3 and sorted(len(loop.counters) for loop in counted) == [1, 4]
+    assert not any(loop.condition for loop in counted)
+    backend = backend_of(sources, checked=True)
+    x, a = np.linspace(-1, 1, 8, dtype="f4"), np.zeros(6, "i4")
+    expected = evaluate(api.load(text), [x, a])
+    for _ in range(3):
+        for result, right in zip(backend([x, a]), expected):
+            np.testing.assert_array_equal(result, right)
     backend.close()
 
 

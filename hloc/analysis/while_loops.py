@@ -133,9 +133,9 @@ def integer(instruction: Instruction) -> int | None:
     return int(literal.reshape(-1)[0]) if literal.size == 1 else None
 
 
-def step_of(loop: Loop, index: int) -> int | None:
-    """What the body adds to element `index`, or None."""
-    new = loop.updated[index]
+def step_of(loop: Loop, index: int, new: Instruction | None = None) -> int | None:
+    """What the body adds to element `index`, or None. new: its value in the next iteration, if the loop has a copy."""
+    new = loop.updated[index] if new is None else new
     if new.opcode not in ("add", "subtract"):
         return None
     left, right = new.operands

@@ -121,7 +121,8 @@ def touched(step: Step, kernels: Kernels) -> Iterator[tuple[Ref, bool]]:
     elif isinstance(step, DeviceNumber):
         yield step.result, True
     elif isinstance(step, WhileLoop):
-        yield step.flag, False
+        yield from ((ref, False) for ref in (step.flag,) if ref is not None)
+        yield from ((counter.place, True) for counter in step.counters)
     else:
         yield step.selector, False
 

@@ -55,15 +55,36 @@ class Copy(NamedTuple):
     instruction: Instruction | None = None
 
 
+class Counter(NamedTuple):
+    """A number that is known in each round of a counted loop: at the start of round n the memory at `place` gets what
+    is at `values`, n times its size further. Nothing in the loop writes there, so a step that is recorded for one round
+    may read the constant instead."""
+
+    place: Ref
+    values: Ref
+
+    def in_round(self, number: int) -> Ref:
+        """The constant of a round."""
+        return self.values._replace(offset=self.values.offset + number * self.values.size)
+
+
 class WhileLoop(NamedTuple):
     """Run `condition`, then while the pred at `flag` is true: `body`, `condition`. trip_count: known number or None;
-    instruction: the while itself; None in a saved plan."""
+    instruction: the while itself; None in a saved plan. On a GPU a loop with a known number of rounds has no condition,
+    and no flag; counters: of such a loop."""
 
     condition: tuple[Step, ...]
-    flag: Ref
+    flag: Ref | None
     body: tuple[Step, ...]
     trip_count: int | None = None
     instruction: Instruction | None = None
+    counters: tuple[Counter, ...] = ()
+
+    @property
+    def decided_at(self) -> Ref:
+        """The flag of a loop that has one."""
+        assert self.flag is not None
+        return self.flag
 
 
 class Branch(NamedTuple):

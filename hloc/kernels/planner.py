@@ -18,11 +18,13 @@ from math import prod
 import numpy as np
 
 from hloc.analysis.aliasing import branch_operands, branch_origins, module_invariants
+from hloc.analysis.counters import Counted, counted_loops
 from hloc.analysis.loop_annotations import known_trip_count
 from hloc.devices import device_counts
 from hloc.errors import HlocError, UnsupportedError, elided_constant
 from hloc.inputs import entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
+from hloc.ir.shapes import array
 from hloc.kernels.bound import BoundValues, Place
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.collectives import Exchange, collective_key, exchanges_of
@@ -35,6 +37,7 @@ from hloc.kernels.plan import (
     Branch,
     Collective,
     Copy,
+    Counter,
     DeviceNumber,
     HostCall,
     Launch,
@@ -85,6 +88,9 @@ class Planner:
     collective_numbers: dict = field(default_factory=dict)
     in_flight: dict[Value, Leaves] = field(default_factory=dict)     # a result -> operands of its collective
     schedule: list[tuple[int, Instruction]] = field(default_factory=list)
+    counted: dict[Instruction, tuple[Counted, ...]] = field(default_factory=dict)        # counters of loops, on a GPU
+    uncomputed: dict[Instruction, Value] = field(default_factory=dict)   # what no kernel computes -> its memory
+    counting: Leaves = field(default_factory=list)           # memory of counters of the loops around this instruction
     time: int = 0
     depth: int = 0
     called: int = 0
@@ -116,6 +122,11 @@ class Planner:
             raise UnsupportedError(f"control flow nested deeper than {DEEPEST_NESTING} levels", computation.span)
         table: dict[Instruction, Leaves] = {}
         steps: list[Draft] = []
+        if self.machine.kind == "gpu":
+            loops = counted_loops(computation)
+            self.counted.update(loops)
+            self.uncomputed.update((c.first, self.made_by(c.first, c.values.itemsize))
+                                   for found in loops.values() for c in found if c.first is not None)
         for instruction in computation.instructions:
             self.time += 1
             self.schedule.append((self.time, instruction))
@@ -128,6 +139,8 @@ class Planner:
         opcode = instruction.opcode
         if opcode == "parameter":
             return arguments[instruction.number]
+        if instruction in self.uncomputed:
+            return [self.uncomputed[instruction]]
         operands = [table[o] for o in instruction.operands]
         if opcode in FORWARDING:
             return operands[0]
@@ -223,8 +236,9 @@ class Planner:
 
     def _fixed(self, value: Value) -> bool:
         """Whether the value is in memory that must not be overwritten."""
-        home = self.assignment.root(value).home
-        return home is not None and home.region in ("constant", "parameter", "held")
+        root = self.assignment.root(value)
+        return root.home is not None and root.home.region in ("constant", "parameter", "held") \
+            or any(self.assignment.root(place) is root for place in self.counting)
 
     def room(self, steps: list[Tile | HostCall], instruction: Instruction) -> Value | None:
         """The workspace of one instruction's library kernels, used one after the other; None if they need none."""
@@ -279,18 +293,53 @@ class Planner:
         carried = self._own(instruction, operands[0], steps)
         for value in carried:
             self.assignment.use(value, self.time)
-        condition, flag = self.computation(instruction.get("condition"), [carried])
+        trips = known_trip_count(instruction)
+        condition, flag = ([], None) if self.machine.kind == "gpu" and trips is not None else self._condition(
+            instruction, carried)
+        counted = self.counted.get(instruction, ())
+        counters = self._count(instruction, counted, carried)
+        self.counting += [place for place, _ in counters]
+        body, results = self.computation(instruction.get("body"), [carried])
+        del self.counting[len(self.counting) - len(counters):]
+        self.time += 1
+        results = [carried[n] if n in self._leaves(instruction, counted) else leaf for n, leaf in enumerate(results)]
+        body += self._carry(carried, results)
+        for value in carried + [place for place, _ in counters]:
+            self.assignment.use(value, self.time)
+        steps.append(Draft(lambda ref: WhileLoop(
+            _finish(condition, ref), ref(flag) if flag else None, _finish(body, ref), trips, instruction,
+            tuple(Counter(ref(place), ref(values).part(0, place.size)) for place, values in counters))))
+        for leaf, one in zip(self._leaves(instruction, counted), counted):
+            self.uncomputed.pop(one.stepped, None)
+            self.uncomputed.pop(one.returned, None)
+            if one.is_read:
+                self.copy(carried[leaf], self.constant(one.values[-1], one.stepped.shape), steps)
+        return carried
+
+    def _leaves(self, loop: Instruction, counted: tuple[Counted, ...]) -> list[int]:
+        """The leaves of a loop's state that are counters."""
+        return [sum(_leaf_count(s) for s in loop.shape.tuple_shapes[:one.element]) for one in counted]
+
+    def _count(self, loop: Instruction, counted: tuple[Counted, ...], carried: Leaves) -> list[tuple[Value, Value]]:
+        """The memory of counters, also of the next values that the body reads, and the constants with their values."""
+        found = []
+        for leaf, one in zip(self._leaves(loop, counted), counted):
+            places = {carried[leaf]: one.values[:-1]}
+            self.uncomputed[one.stepped] = self.uncomputed[one.returned] = carried[leaf]
+            if one.steps_read:
+                self.uncomputed[one.stepped] = self.made_by(one.stepped, one.values.itemsize)
+                places[self.uncomputed[one.stepped]] = one.values[1:]
+            for place, values in places.items():
+                self.assignment.define(place, self.time)
+                found.append((place, self.constant(values, array(one.stepped.shape.element_type, len(values)))))
+        return found
+
+    def _condition(self, loop: Instruction, carried: Leaves) -> tuple[list[Draft], Value]:
+        """The steps of a loop's condition, and the flag that they write."""
+        condition, flag = self.computation(loop.get("condition"), [carried])
         self.time += 1
         self.assignment.use(flag[0], self.time)
-        body, results = self.computation(instruction.get("body"), [carried])
-        self.time += 1
-        body += self._carry(carried, results)
-        for value in carried:
-            self.assignment.use(value, self.time)
-        trips = known_trip_count(instruction)
-        steps.append(Draft(lambda ref: WhileLoop(_finish(condition, ref), ref(flag[0]), _finish(body, ref), trips,
-                                                 instruction)))
-        return carried
+        return condition, flag[0]
 
     def _own(self, loop: Instruction, carried: Leaves, steps: list[Draft]) -> Leaves:
         """Copies of the leaves that the loop changes and that the program does not own: copy_insertion trusts donated

@@ -9,8 +9,9 @@ The walk goes from users to producers, so all users of a producer are in groups 
 its users are inside: that cannot close a cycle. With users outside it may still join as an additional result, if the
 group is strictly above them (Group.height). Cheap producers are recomputed in every group that reads them. A producer
 joins if recomputing its elements as often as they are read costs less than a store, a load and a kernel
-(hloc/analysis/cost.py). Two matmuls with a softmax between them are a group from the start (attention.py), which the
-producers of the scores may join. At the end, independent groups that read the same arrays are merged.
+(hloc/analysis/cost.py). On a GPU what steps a counter of a loop joins nothing: no kernel computes it
+(hloc/analysis/counters.py). Two matmuls with a softmax between them are a group from the start (attention.py), which
+the producers of the scores may join. At the end, independent groups that read the same arrays are merged.
 
 Every remaining edge is appended with its reason to `context.fusion_report`, a list of Edge (edges.py), if the caller
 gives one. The option "fusion": "off" makes each instruction a separate kernel. Linear in instructions and edges; a
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from hloc.analysis.aliasing import branch_origins, leaf_values, module_invariants
 from hloc.analysis.control_flow import executed_computations
+from hloc.analysis.counters import counted_steps
 from hloc.ir import Module
 from hloc.passes.context import PassContext
 from hloc.passes.fusion.attention import TARGETS as WITH_ATTENTION
@@ -39,14 +41,17 @@ def fusion(module: Module, context: PassContext) -> bool:
     changed = False
     invariants = module_invariants(module)
     callees = invariants, branch_origins(module, invariants)
-    for computation in executed_computations(module):
+    computations = list(executed_computations(module))
+    counted = counted_steps(computations) if context.machine.kind == "gpu" else frozenset()
+    for computation in computations:
         if context.option("fusion") == "off":
             edges = all_edges(computation, OFF) if report is not None else []
         else:
             overwritten = Overwritten(computation, leaf_values(computation, invariants), callees)
             fuser = Fuser(computation, context.machine, overwritten, attention=context.target in WITH_ATTENTION,
                           gradients=context.target in WITH_GRADIENTS, prologues=context.target in WITH_PROLOGUES,
-                          ends_wide=context.target == "cpu", overlaps=context.option("pipelined") == "on")
+                          ends_wide=context.target == "cpu", overlaps=context.option("pipelined") == "on",
+                          counted=counted)
             fuser.run()
             edges = unfused_edges(fuser) if report is not None else []
             changed |= emit_groups(module, computation, fuser.groups, names)

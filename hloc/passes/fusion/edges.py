@@ -118,6 +118,8 @@ def reason_of(operand: Instruction, source: Instruction, group: Group, fuser: Fu
     if is_control_flow(source) or is_control_flow(group.first):
         opcode = source.opcode if is_control_flow(source) else group.first.opcode
         return f"{opcode} runs kernels of its own"
+    if operand in fuser.counted:
+        return "no kernel computes it: a counter's value is known when the program is planned"
     if operand in fuser.pinned or group.first in fuser.pinned:
         return "a control dependency fixes its place in the schedule"
     if group.kind == SINGLE:

@@ -70,7 +70,8 @@ class Fuser:
     """Forms the groups of one computation."""
 
     def __init__(self, computation: Computation, machine: Machine, overwritten: Overwritten, *, attention: bool = False,
-                 gradients: bool = False, prologues: bool = False, ends_wide: bool = True, overlaps: bool = False):
+                 gradients: bool = False, prologues: bool = False, ends_wide: bool = True, overlaps: bool = False,
+                 counted: frozenset[Instruction] = frozenset()):
         self.computation = computation
         self.overwritten = overwritten
         self.prologues = prologues
@@ -81,7 +82,8 @@ class Fuser:
         for instruction in computation.instructions:
             for before in instruction.control_predecessors:
                 self.readers[before].append(instruction)
-        self.pinned = control_dependent(computation)
+        self.counted = counted                              # what no kernel computes: steps of counters
+        self.pinned = control_dependent(computation) | counted
         self.groups: list[Group] = []
         self.absorbed: set[Group] = set()
         self.homes: dict[Instruction, list[Group]] = {i: [] for i in computation.instructions}

@@ -22,6 +22,7 @@ from hloc.kernels.plan import (
     Branch,
     Collective,
     Copy,
+    Counter,
     DeviceNumber,
     HostCall,
     Launch,
@@ -40,7 +41,7 @@ from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 11
+MARK, VERSION = "hloc_container", 12
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
@@ -196,7 +197,9 @@ def _refs(step: Step) -> list[Ref]:
     if isinstance(step, Copy):
         return [step.destination, step.source]
     if isinstance(step, WhileLoop):
-        return [step.flag]
+        last = max(step.trip_count or 0, 1) - 1
+        counters = [ref for counter in step.counters for ref in (counter.place, counter.in_round(last))]
+        return [*counters, *(ref for ref in (step.flag,) if ref is not None)]
     if isinstance(step, Branch):
         return [step.selector]
     if isinstance(step, Collective):
@@ -212,8 +215,9 @@ def _step_to_json(step: Step) -> list[Any]:
     if isinstance(step, Copy):
         return ["copy", list(step.destination), list(step.source)]
     if isinstance(step, WhileLoop):
-        return ["while", [_step_to_json(s) for s in step.condition], list(step.flag),
-                [_step_to_json(s) for s in step.body], step.trip_count]
+        return ["while", [_step_to_json(s) for s in step.condition], step.flag and list(step.flag),
+                [_step_to_json(s) for s in step.body], step.trip_count,
+                [[list(ref) for ref in counter] for counter in step.counters]]
     if isinstance(step, Branch):
         return ["branch", list(step.selector), step.selector_type,
                 [[_step_to_json(s) for s in b] for b in step.branches]]
@@ -234,8 +238,7 @@ def _step_from_json(row: list, depth: int) -> Step:
     if kind == "copy":
         return Copy(_ref(row[1]), _ref(row[2]))
     if kind == "while":
-        return WhileLoop(_steps(row[1], depth), _ref(row[2]), _steps(row[3], depth),
-                         None if row[4] is None else whole(row[4], MOST_BYTES))
+        return _loop(row, depth)
     if kind == "branch":
         numpy_dtype(row[2])                                      # KeyError for an unknown type
         return Branch(_ref(row[1]), row[2], tuple(_steps(b, depth) for b in row[3]))
@@ -248,6 +251,16 @@ def _step_from_json(row: list, depth: int) -> Step:
         return DeviceNumber(_ref(row[1]), whole(row[2], collective_steps.MOST_DEVICES),
                             whole(row[3], collective_steps.MOST_DEVICES))
     raise ValueError(f"unknown step {kind!r}")
+
+
+def _loop(row: list, depth: int) -> WhileLoop:
+    _, condition, flag, body, trips, counters = row
+    loop = WhileLoop(_steps(condition, depth), flag and _ref(flag), _steps(body, depth),
+                     None if trips is None else whole(trips, MOST_BYTES), None,
+                     tuple(Counter(_ref(place), _ref(values)) for place, values in counters))
+    if trips is None and (loop.flag is None or counters) or any(c.place.size != c.values.size for c in loop.counters):
+        raise ValueError("a loop that nothing ends")
+    return loop
 
 
 def _steps(rows: list, depth: int) -> tuple[Step, ...]:

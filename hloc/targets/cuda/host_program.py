@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hloc.errors import UnsupportedError
-from hloc.kernels.plan import Branch, Collective, Copy, DeviceNumber, Launch, Program, Ref, Step, WhileLoop
+from hloc.kernels.plan import Branch, Collective, Copy, Counter, DeviceNumber, Launch, Program, Ref, Step, WhileLoop
 from hloc.targets.c_headers import arrays, c_string, comment, header
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.libraries.cublaslt import LtProduct
@@ -51,10 +51,11 @@ class Steps:
     lines: list[str] = field(default_factory=list)
     most: int = 0                                                     # the most arguments of a launch
 
-    def ref(self, ref: Ref) -> str:
+    def ref(self, ref: Ref, further: str = "") -> str:
+        """further: C that is added to the offset."""
         parameters, results = len(self.program.parameters), len(self.program.results)
         first = {"arena": 0, "parameter": 1, "result": 1 + parameters, "constant": 1 + parameters + results}
-        return f"{{{first[ref.region] + ref.index}, {ref.offset}}}"
+        return f"{{{first[ref.region] + ref.index}, {ref.offset}{further}}}"
 
     def steps(self, steps: Sequence[Step], indent: int) -> None:
         writers: dict[type, Callable[[Any, int], None]] = {
@@ -93,13 +94,21 @@ class Steps:
     def loop(self, step: WhileLoop, indent: int) -> None:
         if step.trip_count is not None:
             self.line(indent, f"for (long iteration = 0; iteration < {step.trip_count}; iteration++) {{")
+            for counter in step.counters:
+                self.count(counter, indent + 1)
         else:
             self.line(indent, "for (;;) {")
             self.steps(step.condition, indent + 1)
-            self.does(indent + 1, f"hloc_read((hloc_ref){self.ref(step.flag)}, 1, &value)")
+            self.does(indent + 1, f"hloc_read((hloc_ref){self.ref(step.decided_at)}, 1, &value)")
             self.line(indent + 1, "if (!value) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
+
+    def count(self, counter: Counter, indent: int) -> None:
+        """Sets a counter for the loop's round `iteration`."""
+        size = counter.values.size
+        now = self.ref(counter.values, f" + iteration * {size}")
+        self.does(indent, f"hloc_copy((hloc_ref){self.ref(counter.place)}, (hloc_ref){now}, {size})")
 
     def branch(self, step: Branch, indent: int) -> None:
         is_pred = step.selector_type == "pred"

@@ -199,7 +199,7 @@ class Driver:
         if counter:
             self.line(indent + 1, counter)
         self.steps(step.condition, indent + 1)
-        self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.flag,))}))) break;")
+        self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.decided_at,))}))) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
         if self.iterations is not None:

@@ -32,7 +32,19 @@ from hloc.errors import RunError
 from hloc.inputs import dlpack
 from hloc.inputs.dlpack import DeviceView
 from hloc.ir import numpy_dtype
-from hloc.kernels.plan import Branch, Collective, Copy, DeviceNumber, HostCall, Launch, Ref, Step, WhileLoop, all_steps
+from hloc.kernels.plan import (
+    Branch,
+    Collective,
+    Copy,
+    Counter,
+    DeviceNumber,
+    HostCall,
+    Launch,
+    Ref,
+    Step,
+    WhileLoop,
+    all_steps,
+)
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container, Geometry, table_bytes
 from hloc.targets.cuda.early_start import starts_early
@@ -143,6 +155,7 @@ class CudaBackend:
         self.functions: list[Any] = []
         self.module: Any = None
         self.stream: Any = None
+        self.counters: dict[Ref, Ref] = {}                  # while rounds are recorded: counters -> their values
         self.lock = threading.RLock()                       # one thread at a time: all runs use the same memory
         self.resident: dict[int, weakref.ref] = {}   # number of a parameter -> the argument that its memory still holds
         self.cublaslt: cublaslt.CublasLt | None = None
@@ -402,6 +415,7 @@ class CudaBackend:
             self.cuda.memcpy_dtoh_async(array.reshape(-1).view(np.uint8), address, self.stream)
 
     def _address(self, ref: Ref) -> int:
+        ref = self.counters.get(ref, ref)
         return self.regions[ref.region][ref.index] + ref.offset
 
     def _steps(self, steps: Sequence[Step]) -> None:
@@ -427,14 +441,17 @@ class CudaBackend:
         return self.graphs[id(part)]
 
     def record(self, steps: Sequence[Step], before: Step | None = None) -> Step | None:
-        """Puts launches, copies, collectives and counted loops on the stream, the loops unrolled: for a graph. before:
-        the step right before these. Returns the last one."""
+        """Puts launches, copies, collectives and counted loops on the stream, the loops unrolled: for a graph. Kernels
+        read counters where the plan has their values. before: the step right before these. Returns the last one."""
         run: dict[type, Callable[[Any], None]] = {
             Launch: self._launch, Copy: self._copy, Collective: self._collective, DeviceNumber: self._device_number}
         for step in steps:
             if isinstance(step, WhileLoop):
-                for _ in range(step.trip_count or 0):       # counted, else it is in no graph
+                for number in range(step.trip_count or 0):  # counted, else it is in no graph
+                    self.counters.update((c.place, c.in_round(number)) for c in step.counters)
                     before = self.record(step.body, before)
+                for counter in step.counters:
+                    del self.counters[counter.place]
             else:
                 if self.early_start and starts_early(self.packed.kernels, before, step):
                     graphs.let_start_early(self.stream)
@@ -497,15 +514,21 @@ class CudaBackend:
         """Runs a loop. A known trip count needs no flag; else the host reads one byte per iteration."""
         with self.clock.loop(step) if self.clock else nullcontext(lambda: None) as iteration:
             if step.trip_count is not None:
-                for _ in range(step.trip_count):
+                for number in range(step.trip_count):
                     iteration()
+                    for counter in step.counters:
+                        self._count(counter, number)
                     self._steps(step.body)
                 return
             self._steps(step.condition)
-            while self._read(step.flag, np.uint8):
+            while self._read(step.decided_at, np.uint8):
                 iteration()
                 self._steps(step.body)
                 self._steps(step.condition)
+
+    def _count(self, counter: Counter, number: int) -> None:
+        value = counter.in_round(number)
+        self.cuda.memcpy_dtod_async(self._address(counter.place), self._address(value), value.size, self.stream)
 
     def _branch(self, step: Branch) -> None:
         if step.selector_type == "pred":
