@@ -20,8 +20,8 @@ from hloc.targets.cuda.tiles.tiling import aligned, store_sum
 
 
 class Asked(NamedTuple):
-    """A Tile with its facts. c: constants of conv.cuh, with `vectors`; product: the equivalent matrix product, or None;
-    made: operands that a prologue computes."""
+    """A Tile with its facts. c: constants of conv.cuh, with `vectors`; product: the equivalent matrix product, or None,
+    also where each output is computed alone; made: operands that a prologue computes."""
 
     tile: Tile
     facts: dict
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
         c = constants_of(facts)
         made = computed_sides(tile, c)
         c.update(vectors(c, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
-        return Asked(tile, facts, c, None if made else as_product(c, facts), made)
+        return Asked(tile, facts, c, None if made or is_direct(c) else as_product(c, facts), made)
 
     @property
     def offsets(self) -> tuple[int, int]:
