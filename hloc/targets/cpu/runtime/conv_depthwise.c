@@ -1,58 +1,157 @@
 /* conv_depthwise.c: every channel has its own window (feature_groups == x_features == y_features, no base dilation);
  * vectorized over channels.
  *
- * With x_c == 1 and w_o == 1, f32. A task is one output row (batch, o0, o1).
+ * With x_c == 1 and w_o == 1, f32. A task is one output row (batch, o0, o1). A tile has up to POSITIONS positions of it
+ * x two vectors of channels, so that a weight is loaded once for all of them. For every tap of the window each position
+ * has a pointer to x's channels, or to zeros in the padding.
  */
 #include "conv_windows.h"
 
-enum { CHANNELS = 4 * HLOC_LANES32 };
+#if HLOC_CONV_ROWS == 14
+enum { POSITIONS = 7 };
+#else
+enum { POSITIONS = 6 };
+#endif
+enum { CHANNELS = 2 * HLOC_LANES32 };
+enum { MOST_TAPS = 64, MOST_CHANNELS = 1024 }; /* whose pointers, or zeros, are in the first cache */
+enum { POINTERS = 8 };                         /* of a tap: POSITIONS of them, as whole vectors */
 
-/* sums of `channels` <= CHANNELS channels at one output position */
-static void position_sums(const hloc_conv_args* c, const float* image, const float* weights, const long* origin,
-                          const long* from, const long* to, long channels, float* sums) {
-  hloc_vf32 sum[4] = {{0}};
-  float rest[CHANNELS] = {0};
-  int whole = channels == CHANNELS;
-  for (long k0 = from[0]; k0 < to[0]; k0++)
-    for (long k1 = from[1]; k1 < to[1]; k1++)
-      for (long k2 = from[2]; k2 < to[2]; k2++) {
-        const float* x = image + (origin[0] + k0 * c->window_dilation[0]) * c->x_s[0] +
-                         (origin[1] + k1 * c->window_dilation[1]) * c->x_s[1] +
-                         (origin[2] + k2 * c->window_dilation[2]) * c->x_s[2];
-        const float* w = weights + window_place(c, 0, k0) * c->w_s[0] + window_place(c, 1, k1) * c->w_s[1] +
-                         window_place(c, 2, k2) * c->w_s[2];
-        if (whole) {
-          HLOC_UNROLL for (int i = 0; i < 4; i++)
-            sum[i] += hloc_load_f32(x + i * HLOC_LANES32) * hloc_load_f32(w + i * HLOC_LANES32);
-        } else {
-          for (long i = 0; i < channels; i++) rest[i] += x[i] * w[i];
-        }
-      }
-  if (whole) for (int i = 0; i < 4; i++) hloc_store_f32(sums + i * HLOC_LANES32, sum[i]);
-  else __builtin_memcpy(sums, rest, channels * sizeof(float));
+static const float zeros[MOST_CHANNELS] __attribute__((aligned(64)));
+
+/* Some taps of the window, for one tile's positions; pointers are to the first channel. */
+typedef struct {
+  long taps;
+  const float* x[MOST_TAPS * POINTERS];
+  const float* w[MOST_TAPS];
+} tap_rows;
+
+/* sums[i][j] (+)= sum over taps of x[i][channel + j] w[channel + j], `vectors` vectors of channels */
+HLOC_INLINE void sum_taps(const int count, const int vectors, const tap_rows* rows, long channel, float* restrict sums,
+                          long stride, int accumulate) {
+  hloc_vf32 left[POSITIONS], right[POSITIONS];
+  HLOC_UNROLL for (int i = 0; i < count; i++) {
+    left[i] = accumulate ? hloc_load_f32(sums + i * stride) : (hloc_vf32){0};
+    right[i] = accumulate && vectors > 1 ? hloc_load_f32(sums + i * stride + HLOC_LANES32) : (hloc_vf32){0};
+  }
+  const float* const* x = rows->x;
+  for (long t = 0; t < rows->taps; t++, x += POINTERS) {
+    const float* w = rows->w[t] + channel;
+    hloc_vf32 w0 = hloc_load_f32(w), w1 = vectors > 1 ? hloc_load_f32(w + HLOC_LANES32) : w0;
+    HLOC_UNROLL for (int i = 0; i < count; i++) {
+      left[i] += hloc_load_f32(x[i] + channel) * w0;
+      if (vectors > 1) right[i] += hloc_load_f32(x[i] + channel + HLOC_LANES32) * w1;
+    }
+  }
+  HLOC_UNROLL for (int i = 0; i < count; i++) {
+    hloc_store_f32(sums + i * stride, left[i]);
+    if (vectors > 1) hloc_store_f32(sums + i * stride + HLOC_LANES32, right[i]);
+  }
+}
+typedef void sum_function(const tap_rows* rows, long channel, float* sums, long stride, int accumulate);
+#define DEFINE_SUMS(VECTORS, COUNT)                                                                                   \
+  static __attribute__((noinline)) void sum_##VECTORS##_##COUNT(const tap_rows* rows, long channel, float* sums,      \
+                                                                long stride, int accumulate) {                        \
+    sum_taps(COUNT, VECTORS, rows, channel, sums, stride, accumulate);                                                \
+  }
+#define NAME_SUMS(VECTORS, COUNT) sum_##VECTORS##_##COUNT,
+#define EACH_COUNT_TO_6(X, VECTORS) X(VECTORS, 1) X(VECTORS, 2) X(VECTORS, 3) X(VECTORS, 4) X(VECTORS, 5) X(VECTORS, 6)
+#if HLOC_CONV_ROWS == 14
+#define EACH_COUNT(X, VECTORS) EACH_COUNT_TO_6(X, VECTORS) X(VECTORS, 7)
+#else
+#define EACH_COUNT EACH_COUNT_TO_6
+#endif
+EACH_COUNT(DEFINE_SUMS, 1)
+EACH_COUNT(DEFINE_SUMS, 2)
+static sum_function* const sum_functions[2][POSITIONS] = {{EACH_COUNT(NAME_SUMS, 1)}, {EACH_COUNT(NAME_SUMS, 2)}};
+
+/* The same for channels that do not fill a vector. */
+static void sum_few(const tap_rows* rows, long count, long channels, float* restrict sums, int accumulate) {
+  for (long i = 0; i < count; i++, sums += CHANNELS) {
+    if (!accumulate) __builtin_memset(sums, 0, channels * sizeof(float));
+    for (long t = 0; t < rows->taps; t++) {
+      const float *x = rows->x[t * POINTERS + i], *w = rows->w[t];
+      for (long j = 0; j < channels; j++) sums[j] += x[j] * w[j];
+    }
+  }
+}
+
+/* The positions of one tile: `count` from o2 on, of the row (o0, o1); the taps that stay inside x for some of them. */
+typedef struct { const float *image, *weights; long o0, o1, o2, count, from[3], to[3]; } tile_place;
+
+/* Pointers for the taps first <= tap < first + taps, counted along from[2] <= k2 < to[2] first. */
+static void find_taps(const hloc_conv_args* c, const tile_place* at, long first, long taps, tap_rows* rows) {
+  const long width = at->to[2] - at->from[2], height = at->to[1] - at->from[1];
+  const unsigned long size = c->x_size[2];
+  rows->taps = taps;
+  if (!taps) return; /* the whole window is in the padding */
+  long k2 = at->from[2] + first % width, k1 = at->from[1] + first / width % height;
+  long k0 = at->from[0] + first / width / height;
+  long place[POINTERS], offset[POINTERS]; /* of positions, from the first one; offsets in bytes */
+  for (long i = 0; i < POINTERS; i++)
+    place[i] = i * c->stride[2], offset[i] = place[i] * c->x_s[2] * (long)sizeof(float);
+  for (long t = 0; t < taps; t++) {
+    const long p0 = at->o0 * c->stride[0] - c->pad_low[0] + k0 * c->window_dilation[0];
+    const long p1 = at->o1 * c->stride[1] - c->pad_low[1] + k1 * c->window_dilation[1];
+    const long p2 = at->o2 * c->stride[2] - c->pad_low[2] + k2 * c->window_dilation[2];
+    const long x = (long)(at->image + p0 * c->x_s[0] + p1 * c->x_s[1] + p2 * c->x_s[2]), padding = (long)zeros;
+    long* out = (long*)(void*)(rows->x + t * POINTERS); /* addresses as integers, so that the compiler vectorizes */
+    for (long i = 0; i < POINTERS; i++)
+      out[i] = (unsigned long)(p2 + place[i]) < size ? x + offset[i] : padding;
+    rows->w[t] = at->weights + window_place(c, 0, k0) * c->w_s[0] + window_place(c, 1, k1) * c->w_s[1] +
+                 window_place(c, 2, k2) * c->w_s[2];
+    if (++k2 < at->to[2]) continue;
+    k2 = at->from[2];
+    if (++k1 < at->to[1]) continue;
+    k1 = at->from[1], k0++;
+  }
+}
+
+/* Channels first <= channel < first + channels, to which the pointers of a tile lead. */
+static void run_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first, long channels) {
+  const hloc_conv_args* c = &plan->c;
+  const long width = channels >= CHANNELS ? CHANNELS : channels >= HLOC_LANES32 ? HLOC_LANES32 : channels;
+  sum_function* sum = sum_functions[width == CHANNELS][at->count - 1];
+  const long taps = (at->to[0] - at->from[0]) * (at->to[1] - at->from[1]) * (at->to[2] - at->from[2]);
+  const int direct = !c->epilogue && plan->y_type == HLOC_CONV_IS_F32 && c->y_c == 1 && width >= HLOC_LANES32;
+  const long stride = direct ? c->y_s[2] : CHANNELS;
+  float tile[POSITIONS * CHANNELS] __attribute__((aligned(64)));
+  float* y = direct ? (float*)c->y + hloc_conv_y_offset(c, position) + first : NULL;
+  tap_rows rows;
+  for (long column = 0, known = -1; column < channels; column += width) {
+    const long start = hloc_min(column, channels - width); /* the last tile overlaps the one before it */
+    float* sums = direct ? y + start : tile;
+    long tap = 0;
+    do {
+      const long count = hloc_min(MOST_TAPS, taps - tap);
+      if (known != tap) find_taps(c, at, known = tap, count, &rows);
+      if (width < HLOC_LANES32) sum_few(&rows, at->count, width, sums, tap > 0);
+      else sum(&rows, start, sums, stride, tap > 0);
+      tap += count;
+    } while (tap < taps);
+    if (!direct)
+      hloc_conv_finish(plan, position, first + column, at->count, start + width - column, sums + (column - start),
+                       CHANNELS);
+  }
 }
 
 static void run_rows(void* const* args, long begin, long end) {
   const hloc_conv_plan* plan = (const hloc_conv_plan*)args;
   const hloc_conv_args* c = &plan->c;
-  float sums[CHANNELS] __attribute__((aligned(64)));
   for (long row = begin; row < end; row++) {
-    long o1 = row % c->y_size[1], o0 = row / c->y_size[1] % c->y_size[0], n = row / c->y_size[1] / c->y_size[0];
-    long from[3], to[3], origin[3];
-    inside_window(c, 0, o0, &from[0], &to[0]);
-    inside_window(c, 1, o1, &from[1], &to[1]);
-    origin[0] = o0 * c->stride[0] - c->pad_low[0], origin[1] = o1 * c->stride[1] - c->pad_low[1];
-    for (long o2 = 0; o2 < c->y_size[2]; o2++) {
-      inside_window(c, 2, o2, &from[2], &to[2]);
-      origin[2] = o2 * c->stride[2] - c->pad_low[2];
-      long position = row * c->y_size[2] + o2;
-      for (long channel = 0; channel < c->x_features; channel += CHANNELS) {
-        long channels = hloc_min(CHANNELS, c->x_features - channel);
-        const float* image = (const float*)c->x + n * c->x_n + channel;
-        position_sums(c, image, (const float*)c->w + channel, origin, from, to, channels, sums);
-        for (long part = 0; part < channels; part += HLOC_GEMM_TILE_COLUMNS)
-          hloc_conv_finish(plan, position, channel + part, 1, hloc_min(HLOC_GEMM_TILE_COLUMNS, channels - part),
-                           sums + part, CHANNELS);
+    const long n = row / c->y_size[1] / c->y_size[0];
+    tile_place at = {.o0 = row / c->y_size[1] % c->y_size[0], .o1 = row % c->y_size[1]};
+    inside_window(c, 0, at.o0, &at.from[0], &at.to[0]);
+    inside_window(c, 1, at.o1, &at.from[1], &at.to[1]);
+    for (at.o2 = 0; at.o2 < c->y_size[2]; at.o2 += at.count) {
+      const long rest = c->y_size[2] - at.o2, tiles = (rest + POSITIONS - 1) / POSITIONS;
+      long unused;
+      at.count = (rest + tiles - 1) / tiles;
+      inside_window(c, 2, at.o2 + at.count - 1, &at.from[2], &unused);
+      inside_window(c, 2, at.o2, &unused, &at.to[2]);
+      for (int d = 0; d < 3; d++) at.to[d] = hloc_max(at.from[d], at.to[d]);
+      for (long first = 0; first < c->x_features; first += MOST_CHANNELS) {
+        at.image = (const float*)c->x + n * c->x_n + first, at.weights = (const float*)c->w + first;
+        run_tile(plan, &at, row * c->y_size[2] + at.o2, first, hloc_min(MOST_CHANNELS, c->x_features - first));
       }
     }
   }
