@@ -7,6 +7,7 @@ threads, and the processor time of one thread alone, which other load on the mac
 """
 import argparse
 import ctypes
+import dataclasses
 import pathlib
 import statistics
 import sys
@@ -16,9 +17,11 @@ import time
 import ml_dtypes
 import numpy as np
 
+from hloc.machine import Machine
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 from native import build_runtime  # noqa: E402
-from test_cpu_runtime import conv_args, gemm_args  # noqa: E402
+from test_cpu_runtime import conv_args, gemm_args, planned_entry  # noqa: E402
 
 TYPES = {"f32": (np.float32, np.float32), "f64": (np.float64, np.float64), "bf16": (ml_dtypes.bfloat16, np.float32),
          "f16": (np.float16, np.float32), "s8": (np.int8, np.int32)}
@@ -53,7 +56,12 @@ def report(label, library, call, work, threads, numpy_call=None):
     print(text, flush=True)
 
 
+def machine(threads):
+    return dataclasses.replace(Machine.host(), cores=threads)
+
+
 def products(library, types, threads):
+    on = machine(threads)
     rng = np.random.default_rng(0)
     for name in types:
         dtype, sums = TYPES[name]
@@ -62,7 +70,7 @@ def products(library, types, threads):
             b = rng.normal(size=(batch, k, n)).astype(np.float32).astype(dtype)
             for transposed in (False, True):
                 right = np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2) if transposed else b
-                args = ctypes.byref(gemm_args(a, right, c := np.zeros((batch, m, n), sums)))
+                args = ctypes.byref(gemm_args(a, right, c := np.zeros((batch, m, n), sums), on))
                 function = getattr(library, f"hloc_gemm_{name}")
                 label = f"{name} {batch} x {m}x{n}x{k}{' B^T' if transposed else ''}"
                 beside = (lambda a=a, b=right, c=c: np.matmul(a, b, out=c)) if name in ("f32", "f64") else None
@@ -85,7 +93,8 @@ def convolutions(library, threads, batch=4):
         for way, args in ways.items():
             label = f"{way} {size}x{size} {inputs}->{outputs} {window}x{window}/{stride}"
             work = 2 * batch * out * out * window * window * inputs * outputs
-            report(label, library, lambda g=args: library.hloc_conv_f32(ctypes.byref(g)), work, threads)
+            function = getattr(library, f"hloc_conv_{planned_entry(args, 'f32', machine(threads))}")
+            report(label, library, lambda f=function, g=args: f(ctypes.byref(g)), work, threads)
 
 
 def main():

@@ -1,6 +1,7 @@
 """Products by AMX (hloc/targets/cpu/runtime/gemm_amx.h) against NumPy, where the system allows it and where it does not:
 a program that was compiled elsewhere then does without."""
 import ctypes
+import dataclasses
 
 import ml_dtypes
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from native import FLAGS, build
 from test_cpu_runtime import gemm_args, gemm_shapes, in_order
 
-from hloc.machine import cpu_flags, has_amx
+from hloc.machine import Machine, cpu_flags, has_amx
 
 SOURCE = '#include "pool.c"\n#include "gemm_bf16.c"\n#include "gemm_s8.c"\n'
+AMX = dataclasses.replace(Machine.host(), cores=2, vector_bytes=64, dots=("bf16", "s8", "s16"), amx=True)
 NO_FEATURE = "-DHLOC_XTILEDATA=63"             # Linux knows no such one
 
 
@@ -37,7 +39,7 @@ def test_products(products, name, dtype, sums):
         a = in_order(rng, (batch, m, k), dtype, orders[rng.integers(3)])
         b = in_order(rng, (batch, k, n), dtype, orders[rng.integers(3)])
         c = in_order(rng, (batch, m, n), dtype if name == "bf16" and trial % 2 else sums, orders[trial % 3])
-        assert getattr(products, f"hloc_gemm_{name}")(ctypes.byref(gemm_args(a, b, c))) == 0
+        assert getattr(products, f"hloc_gemm_{name}")(ctypes.byref(gemm_args(a, b, c, on=AMX))) == 0
         want = (a.astype(np.float64) @ b.astype(np.float64)).astype(c.dtype)
         np.testing.assert_array_equal(c.astype(np.float64), want.astype(np.float64), err_msg=str((batch, m, n, k)))
 
@@ -46,7 +48,7 @@ def test_extreme_bytes(products):
     """-128 times -128, whose sums fill 25 bits."""
     a, b = np.full((1, 21, 900), -128, np.int8), np.full((1, 900, 50), -128, np.int8)
     c = np.zeros((1, 21, 50), np.int32)
-    assert products.hloc_gemm_s8(ctypes.byref(gemm_args(a, b, c))) == 0
+    assert products.hloc_gemm_s8(ctypes.byref(gemm_args(a, b, c, on=AMX))) == 0
     assert (c == 900 * 128 * 128).all()
 
 
@@ -55,5 +57,5 @@ def test_what_is_not_finite_stays_in_its_sums(products):
     a, b = np.ones((1, 19, 37), ml_dtypes.bfloat16), np.ones((1, 37, 35), ml_dtypes.bfloat16)
     a[0, 18, 36], b[0, 36, 34] = np.nan, np.inf
     c = np.zeros((1, 19, 35), np.float32)
-    assert products.hloc_gemm_bf16(ctypes.byref(gemm_args(a, b, c))) == 0
+    assert products.hloc_gemm_bf16(ctypes.byref(gemm_args(a, b, c, on=AMX))) == 0
     assert np.isnan(c[0, 18]).all() and np.isposinf(c[0, :18, 34]).all() and (c[0, :18, :34] == 37).all()

@@ -1,5 +1,6 @@
 """The CPU runtime (hloc/targets/cpu/runtime) against NumPy: pool, products, convolutions, sorting, FFT, top-k."""
 import ctypes
+import dataclasses
 import itertools
 import threading
 
@@ -10,8 +11,11 @@ from native import build_runtime, pointer
 
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES
-from hloc.targets.cpu.scratch.convolution import arguments
-from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of
+from hloc.targets.cpu.plans.convolution import arguments
+from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of
+from hloc.targets.cpu.plans.convolutions import generic_plan, products_of
+from hloc.targets.cpu.plans.matmul import Constants, Product
+from hloc.targets.cpu.plans.matmul_choice import plan_of
 
 LONG, POINTER, INT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
 LONG3 = LONG * 3
@@ -22,8 +26,13 @@ class GemmArgs(ctypes.Structure):
                 ("a", POINTER), *[(name, LONG) for name in ("a_outer", "a_inner", "a_row", "a_column")],
                 ("b", POINTER), *[(name, LONG) for name in ("b_outer", "b_inner", "b_row", "b_column")],
                 ("c", POINTER), *[(name, LONG) for name in ("c_outer", "c_inner", "c_row", "c_column")],
-                ("c_is_narrow", INT), ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_arrays", INT),
-                ("b_packed", POINTER), ("pack_to", POINTER)]
+                ("c_is_narrow", INT), ("epilogue", POINTER), ("epilogue_args", POINTER),
+                ("b_packed", POINTER), ("pack_to", POINTER), ("plan", POINTER)]
+
+
+class GemmPlan(ctypes.Structure):
+    _fields_ = [(name, INT if isinstance(default, bool) else LONG)
+                for name, default in {"batches": 1, "m": 1, **Constants._field_defaults}.items()]
 
 
 class ConvArgs(ctypes.Structure):
@@ -34,7 +43,7 @@ class ConvArgs(ctypes.Structure):
                 ("w", POINTER), ("w_i", LONG), ("w_o", LONG), ("w_s", LONG3),
                 ("y", POINTER), ("y_n", LONG), ("y_c", LONG), ("y_s", LONG3), ("y_is_narrow", INT),
                 ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_is_transposed", INT), ("w_packed", POINTER),
-                ("pack_to", POINTER)]
+                ("pack_to", POINTER), ("products", POINTER), ("patch_rows", LONG)]
 
 
 ROWS_OF_NETWORKS = (2, 3, 5, 16, 37, 64, 129, 300, 512)
@@ -119,7 +128,7 @@ void count_all(int* counts, long n, long grain) {
 def runtime():
     networks = "\n".join(NETWORK.format(n=n) for n in ROWS_OF_NETWORKS)
     library = build_runtime('#include "pool.h"\n' + EXTRA.replace("NETWORKS", networks))
-    library.hloc_pool_start(3, 200)
+    library.hloc_pool_start(THREADS, 200)
     yield library
     library.hloc_pool_stop()
 
@@ -128,8 +137,30 @@ def strides(array):
     return [s // array.itemsize for s in array.strides]
 
 
-def gemm_args(a, b, c):
-    """Arguments for 3-D views a [batch, m, k], b [batch, k, n], c [batch, m, n] of any strides."""
+TYPE_NAMES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8", "int16": "s16",
+              "int32": "s32", "int64": "s64", "complex64": "c64", "complex128": "c128", "uint8": "u8", "uint16": "u16",
+              "uint32": "u32"}
+THREADS = 3
+
+
+def machine():
+    return dataclasses.replace(Machine.host(), cores=THREADS)
+
+
+def plans_of(products, machine):
+    """The plans of matmuls, the last one empty; they live as long as the process."""
+    found = [plan.constants for g in products if (plan := plan_of(g, machine))]
+    array = (GemmPlan * (len(found) + 1))(*(GemmPlan(*p) for p in found))
+    KEPT.append(array)
+    return ctypes.addressof(array) if found else None
+
+
+KEPT: list = []
+
+
+def gemm_args(a, b, c, on=None, **more):
+    """Arguments for 3-D views a [batch, m, k], b [batch, k, n], c [batch, m, n] of any strides; without c for an
+    epilogue. on: the machine; more: of the Product."""
     g = GemmArgs(batches=a.shape[0], inner_batches=1, m=a.shape[1], k=a.shape[2], n=b.shape[2])
     g.a, g.b, g.c = a.ctypes.data, b.ctypes.data, c.ctypes.data if c is not None else None
     g.a_outer, g.a_row, g.a_column = strides(a)
@@ -137,6 +168,9 @@ def gemm_args(a, b, c):
     if c is not None:
         g.c_outer, g.c_row, g.c_column = strides(c)
         g.c_is_narrow = int(c.itemsize == 2 and c.dtype.kind != "i")
+    product = Product(TYPE_NAMES[a.dtype.name], g.batches, g.m, g.n, g.k, (g.a_outer, 0, g.a_row, g.a_column),
+                      (g.b_outer, 0, g.b_row, g.b_column), (g.c_row, g.c_column), c is None, is_narrow=bool(g.c_is_narrow))
+    g.plan = plans_of([product._replace(**more)], on or machine())
     return g
 
 
@@ -170,9 +204,7 @@ def gemm_shapes():
                                    np.int64, np.complex64, np.complex128], ids=str)
 def test_matrix_products(runtime, dtype):
     """Whole numbers: every sum is exact, so results must be equal in any order of summation."""
-    names = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int8": "s8", "int16": "s16",
-             "int32": "s32", "int64": "s64", "complex64": "c64", "complex128": "c128"}
-    name = names[np.dtype(dtype).name]
+    name = TYPE_NAMES[np.dtype(dtype).name]
     sums = {"f64": np.float64, "s8": np.int32, "s16": np.int32, "s32": np.int32, "s64": np.int64, "c64": dtype, "c128": dtype}.get(name, np.float32)
     wide = np.complex128 if name in ("c64", "c128") else np.float64
     rng = np.random.default_rng(1)
@@ -245,8 +277,7 @@ def test_epilogue(runtime, m, n, k):
     want = np.maximum(a @ b + bias, 0).swapaxes(1, 2)
     for arrays in (1, 6):
         y = np.full((2, n, m), np.nan, np.float32)
-        g = gemm_args(a, b, None)
-        g.epilogue_arrays = arrays
+        g = gemm_args(a, b, None, epilogue_arrays=arrays)
         epilogue_args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, m, n)
         g.epilogue = ctypes.cast(runtime.bias_relu, POINTER)
         g.epilogue_args = ctypes.cast(epilogue_args, POINTER)
@@ -262,6 +293,7 @@ def test_two_level_batches(runtime):
     g = GemmArgs(batches=6, inner_batches=3, m=20, n=24, k=16, a=q.ctypes.data, a_outer=20 * 48, a_inner=16, a_row=48,
                  a_column=1, b=k.ctypes.data, b_outer=24 * 48, b_inner=16, b_row=1, b_column=48, c=c.ctypes.data,
                  c_outer=3 * 480, c_inner=480, c_row=24, c_column=1)
+    g.plan = plans_of([Product("f32", 6, 20, 24, 16, (20 * 48, 16, 48, 1), (24 * 48, 16, 1, 48), (24, 1))], machine())
     assert runtime.hloc_gemm_f32(ctypes.byref(g)) == 0
     np.testing.assert_array_equal(c, np.einsum("bshd,bthd->bhst", q, k))
 
@@ -382,61 +414,26 @@ def test_convolutions(runtime, kind, name, dtype, result):
         exact = np.complex128 if dtype == np.complex64 else np.float64
         want = convolution(x.astype(exact), w.astype(exact), p["y"], *window).astype(result)
         args = conv_args(x, w, y, *window)
-        for entry in entries(args, name):
-            y[...] = 99
-            assert getattr(runtime, f"hloc_conv_{entry}")(ctypes.byref(args)) == 0
-            np.testing.assert_array_equal(y, want, err_msg=f"{entry} {p}")
+        entry = planned_entry(args, name)
+        y[...] = 99
+        assert getattr(runtime, f"hloc_conv_{entry}")(ctypes.byref(args)) == 0
+        np.testing.assert_array_equal(y, want, err_msg=f"{entry} {p}")
 
 
-def entries(c, name) -> list[str]:
-    """Those that a program may call for a convolution: of its type, and of the way that it is known to go."""
-    if name not in FAST_TYPES["conv"]:
-        return [name]
-    given = {"types": (name, name), "batch": c.batch, "lhs_features": c.x_features, "features": c.y_features,
-             "feature_groups": c.feature_groups, "batch_groups": c.batch_groups, "lhs_size": c.x_size,
-             "window": c.window, "size": c.y_size, "stride": c.stride, "padding_low": c.pad_low,
+def planned_entry(c, name, on=None) -> str:
+    """The entry for a convolution of a type ("s8_s32": and of sums), whose plans are added to its arguments."""
+    operand, _, total = name.partition("_")
+    given = {"types": (operand, total or operand), "batch": c.batch, "lhs_features": c.x_features,
+             "features": c.y_features, "feature_groups": c.feature_groups, "batch_groups": c.batch_groups,
+             "lhs_size": c.x_size, "window": c.window, "size": c.y_size, "stride": c.stride, "padding_low": c.pad_low,
              "base_dilation": c.base_dilation, "window_dilation": c.window_dilation, "reversal": c.reversed,
              "lhs": (0, c.x_n, c.x_c, *c.x_s), "rhs": (0, c.w_i, c.w_o, *c.w_s), "result": (c.y_n, c.y_c, *c.y_s)}
-    return [name, f"{algorithm_of(arguments(given, False), Machine.host())}_{name}"]
-
-
-@pytest.mark.parametrize("name,dtype", [("f32", np.float32), ("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
-def test_convolution_of_one_element_for_all_features(runtime, name, dtype):
-    """Strides of 0: of the filter's input features, and of the image's."""
-    rng = np.random.default_rng(1)
-    fixed = [[1] * 3, [0, 1, 1], [1] * 3, [1] * 3, [0] * 3, 1, 1]
-    whole = whole_numbers(rng, (2, 1, 9, 17, 32), dtype), whole_numbers(rng, (1, 3, 3, 32, 40), dtype)
-    for x, w in ((whole[0], np.broadcast_to(whole[1][..., :1, :], whole[1].shape)),
-                 (np.broadcast_to(whole[0][..., :1], whole[0].shape), whole[1])):
-        y = np.full((2, 1, 9, 17, 40), 99, np.float32)
-        want = convolution(x.astype(np.float64), w.astype(np.float64), [1, 9, 17], *fixed).astype(np.float32)
-        args = conv_args(x, w, y, *fixed)
-        for entry in entries(args, name):
-            y[...] = 99
-            assert getattr(runtime, f"hloc_conv_{entry}")(ctypes.byref(args)) == 0
-            np.testing.assert_array_equal(y, want, err_msg=entry)
-
-
-@pytest.mark.parametrize("features", [32, 256])          # many blocks, and few
-@pytest.mark.parametrize("turned", [False, True])
-def test_blocks_of_odd_numbers(runtime, features, turned):
-    """What infinities, NaNs and numbers that overflow reach is what they reach in direct sums."""
-    rng = np.random.default_rng(features)
-    x = rng.integers(-4, 5, (2, 1, 11, 12, 32)).astype(np.float32)
-    for value, *place in ((np.inf, 0, 2, 2, 0), (-np.inf, 0, 3, 4, 7), (np.nan, 1, 2, 3, 1), (np.inf, 1, 3, 4, 9),
-                          (3e38, 1, 7, 7, 31), (-3e38, 1, 10, 11, 5)):
-        x[place[0], 0, place[1], place[2], place[3]] = value
-    w = in_order(rng, (1, 3, 3, 32, features), np.float32, [0, 1, 2, 4, 3] if turned else range(5))
-    w[0, 1, 1, :, 0] = np.nan
-    w[0, 0, 2, 3, 5] = -np.inf
-    made = {}
-    for way in ("rows", "winograd"):
-        made[way] = np.full((2, 1, 11, 12, features), 99, np.float32)
-        c = conv_args(x, w, made[way], [1] * 3, [0, 1, 1], [1] * 3, [1] * 3, [0] * 3, 1, 1)
-        assert getattr(runtime, f"hloc_conv_{way}_f32")(ctypes.byref(c)) == 0
-        made[way][1, ..., 5] = 0                            # -inf and what overflows: depends on the order
-    assert np.isnan(made["rows"]).any() and np.isposinf(made["rows"]).any() and np.isfinite(made["rows"]).any()
-    np.testing.assert_array_equal(made["winograd"], made["rows"])
+    on, made = on or machine(), arguments(given, bool(c.epilogue), bool(c.y_is_narrow))
+    c.products = plans_of(products_of(made, given["types"], on), on)
+    if operand not in FAST_TYPES["conv"]:
+        c.patch_rows = generic_plan(made, given["types"], on).rows
+        return name
+    return f"{algorithm_of(made, on)}_{name}"
 
 
 def test_convolution_epilogue(runtime):
@@ -452,7 +449,7 @@ def test_convolution_epilogue(runtime):
         c = conv_args(x, w, np.zeros_like(want), *fixed)
         args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, positions, 40)
         c.y, c.epilogue, c.epilogue_args = None, ctypes.cast(runtime.bias_relu, POINTER), ctypes.cast(args, POINTER)
-        assert runtime.hloc_conv_f32(ctypes.byref(c)) == 0
+        assert getattr(runtime, f"hloc_conv_{planned_entry(c, 'f32')}")(ctypes.byref(c)) == 0
         np.testing.assert_array_equal(y.T, np.maximum(want.reshape(positions, 40) + bias, 0))
 
 

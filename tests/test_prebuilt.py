@@ -9,7 +9,7 @@ from hloc.targets.cpu.building import library_objects, prebuilt
 from hloc.targets.cpu.building.library_kernels import ALGORITHM_UNITS, ATTENTION_UNITS, FAST_TYPES, GENERIC, units_of
 from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
 from hloc.targets.cpu.building.toolchain import RUNTIME
-from hloc.targets.cpu.tiles.complex_products import PARTS
+from hloc.targets.cpu.plans.complex_matmul import PARTS
 
 ENTRIES = [*(("gemm", type) for type in (*FAST_TYPES["gemm"], *PARTS)), *(name.split("_", 1) for name in GENERIC),
            *(("conv", f"{way}_{type}") for way in ALGORITHM_UNITS for type in FAST_TYPES["conv"]), ("topk", ""),

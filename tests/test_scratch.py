@@ -15,9 +15,9 @@ from hloc.kernels.memory import memory_use
 from hloc.kernels.plan import HostCall, Launch, all_steps
 from hloc.machine import Machine
 from hloc.targets import find
+from hloc.targets.cpu.plans.slots import Scratch
+from hloc.targets.cpu.plans.steps import scratch_of
 from hloc.targets.cpu.program import driver
-from hloc.targets.cpu.scratch.slots import Scratch
-from hloc.targets.cpu.scratch.steps import scratch_of
 
 LESS = "c = pred[] { a = %s parameter(0)\n b = %s parameter(1)\n ROOT l = pred[] compare(a, b), direction=LT }"
 
@@ -165,10 +165,6 @@ CASES = {
     "long planes back": transform("IRFFT", "c128[3,2,4097]", "f64[3,2,8192]", "2,8192"),
     "planes back": transform("IRFFT", "c64[3,16,9]", "f32[3,16,16]", "16,16"),
 }
-# Whether threads are awake decides about small products, and is not known: enough for both.
-# The part for few rows is in some programs only.
-LOOSE = frozenset(["1x1", "transposed", "f64 window"])
-
 
 def allocated(exe, arrays) -> int:
     """Bytes that the library kernels took beside the plan in one run."""
@@ -196,7 +192,7 @@ def test_library_kernels_allocate_nothing(name):
     assert exe.backend.arena_size == use.arena and allocated(exe, arrays) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in LOOSE])
+@pytest.mark.parametrize("name", CASES)
 def test_no_more_is_set_aside_than_library_kernels_take(name, monkeypatch):
     """With two lines less, of whatever they take, they allocate."""
     arrays, expected = sensible_arrays(hloc.load(CASES[name])), None

@@ -46,17 +46,17 @@ def workspace() -> Workspace:
 
 
 def _scratch(step: Tile | HostCall, machine: Machine) -> int:
-    from hloc.targets.cpu.scratch.steps import scratch_of
+    from hloc.targets.cpu.plans.steps import scratch_of
     return scratch_of(step, machine).bytes
 
 
 def _kept(kernels: Sequence[Kernel | Tile], machine: Machine) -> int:
-    from hloc.targets.cpu.scratch.steps import kept_bytes
+    from hloc.targets.cpu.plans.steps import kept_bytes
     return kept_bytes(kernels, machine)
 
 
 def _packing(tile: Tile, machine: Machine) -> Packing | None:
-    from hloc.targets.cpu.scratch.packing import packing_of
+    from hloc.targets.cpu.plans.packing import packing_of
     return packing_of(tile, machine)
 
 

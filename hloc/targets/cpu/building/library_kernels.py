@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hloc.machine import Machine
-from hloc.targets.cpu.tiles.complex_products import PARTS
+from hloc.targets.cpu.plans.complex_matmul import PARTS
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s16", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
 # Matmuls whose sums have the same bits; of u8 and u16, the low bits that these types keep.
@@ -25,14 +25,12 @@ PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8":
 ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",),
                    "pairs": ("attention_pairs.c", "attention_pairs_kernels.c")}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
-# What a convolution by each algorithm (scratch/convolution_algorithms.py) takes beside the product of its type.
+# What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
              "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"), "product": ("conv_product.c",),
              "depthwise": ("conv_depthwise.c", "conv_memory.c"), "channels": ("conv_gradient.c", "conv_memory.c"),
              "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
-MOST_THIN = 4                        # THIN_ROWS in runtime/gemm_thin.h
-SHORTEST_THIN, SMALLEST_THIN = 8, 1024    # columns, and elements of the larger operand, as is_thin says there
 ENTRIES = frozenset(["gemm", "conv", "fft", "topk", "attention", "cholesky", "trisolve", "transpose"])
 
 
@@ -87,8 +85,3 @@ def generic_flags(unit: str) -> tuple[str, ...]:
 def generic_conv(operand: str, total: str) -> str:
     """The entry for one of another type, and sums of type `total`."""
     return operand if operand == total else f"{operand}_{total}"
-
-
-def is_thin(m: int, n: int, k: int) -> bool:
-    """Whether runtime/gemm_thin.h may be chosen for a product of an m by k and a k by n matrix."""
-    return min(m, n) <= MOST_THIN and max(m, n) >= SHORTEST_THIN and max(m, n) * k >= SMALLEST_THIN

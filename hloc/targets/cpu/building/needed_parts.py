@@ -11,7 +11,7 @@ from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import ATTENTION_UNITS, attention_kind
 from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
 from hloc.targets.cpu.building.product_parts import add_convolution, add_product
-from hloc.targets.cpu.scratch.products import product_of
+from hloc.targets.cpu.plans.matmul import product_of
 
 
 def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
@@ -22,7 +22,7 @@ def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
         if tile.library_kernel == "gemm":
             add_product(found, product_of(tile), machine)
         elif tile.library_kernel == "convolution":
-            add_convolution(found, given, bool(tile.epilogue), machine)
+            add_convolution(found, tile, machine)
         elif tile.library_kernel == "fft":
             precision = "f64" if type in ("f64", "c128") else "f32"
             add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))

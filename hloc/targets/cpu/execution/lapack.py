@@ -21,7 +21,7 @@ from hloc.ir.narrowing import all_known
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
 from hloc.ops.vendors.linear_algebra import option
-from hloc.targets.cpu.scratch.slots import NOTHING, Scratch, aligned, busy_threads
+from hloc.targets.cpu.plans.slots import NOTHING, Scratch, aligned, busy_threads
 
 TARGET = re.compile(r"lapack_([sdcz])"
                     r"(potrf|getrf|geqrf|orgqr|ungqr|syevd|heevd|gesdd|gesvd|geev|trsm|gtsv|gehrd|sytrd|hetrd|gees)_ffi")

@@ -36,12 +36,12 @@ from hloc.kernels.plan import (
 from hloc.machine import Machine
 from hloc.targets.c_function import CFunction
 from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY, STOPPED
+from hloc.targets.cpu.plans.slots import Scratch
+from hloc.targets.cpu.plans.steps import scratch_of
 from hloc.targets.cpu.program.collectives import FUNCTIONS, Collectives
 from hloc.targets.cpu.program.concurrent_steps import ConcurrentLaunches, grouped
 from hloc.targets.cpu.program.grain import extent_of, grain_of, seconds_of
 from hloc.targets.cpu.program.small_kernels import launches
-from hloc.targets.cpu.scratch.slots import Scratch
-from hloc.targets.cpu.scratch.steps import scratch_of
 
 WATCH_SECONDS = 1e-3              # interval at which longer runs check for signals (runtime/call.c)
 FIRST_SECONDS, MOST_ITERATIONS = 1e-4, 1000      # of a loop of unknown length, before it begins to check

@@ -5,7 +5,7 @@
  *   int hloc_conv_f32(const hloc_conv_args*)     sums and tiles f32
  *   int hloc_conv_bf16, hloc_conv_f16            x, w of that type, sums f32; y of that type when y_is_narrow, else f32
  *   int hloc_conv_<algorithm>_f32, _bf16, _f16   the same by one algorithm, which is chosen at compile time
- *                                                (targets/cpu/scratch/convolution_algorithms.py): rows, product,
+ *                                                (targets/cpu/plans/convolution_algorithms.py): rows, product,
  *                                                depthwise, channels, outer, spread, winograd (conv_internal.h); of
  *                                                bf16 alone: pairs
  *   int hloc_conv_<t>  for t in pred s8 s16 s32 s64 u8 u16 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
@@ -30,14 +30,16 @@
  * are features: tile[i * tile_stride + j] is the sum of feature + i at the position + j-th of image n.
  *
  * w_packed: the filter as written by a call with pack_to, as in gemm.h: that call neither reads x nor computes sums.
- * hloc/targets/cpu/scratch/packing.py has the algorithms that pack, and the numbers of bytes.
+ * hloc/targets/cpu/plans/packing.py has the algorithms that pack, and the numbers of bytes.
+ * products: the plans of its matmuls, the last one empty (gemm.h). patch_rows: of the types in generic.c, the rows of
+ * patches that are copied at a time; 0: none. hloc/targets/cpu/plans/convolutions.py makes both.
  *
  * Example: 3x3, stride 1, padding 1, NHWC f32[8,56,56,64] x HWIO f32[3,3,64,64]:
  *   hloc_conv_args args = {.batch = 8, .x_features = 64, .y_features = 64, .feature_groups = 1, .batch_groups = 1,
  *     .x_size = {1, 56, 56}, .window = {1, 3, 3}, .y_size = {1, 56, 56}, .stride = {1, 1, 1}, .pad_low = {0, 1, 1},
  *     .base_dilation = {1, 1, 1}, .window_dilation = {1, 1, 1}, .x = x, .x_n = 56*56*64, .x_c = 1,
  *     .x_s = {0, 56*64, 64}, .w = w, .w_i = 64, .w_o = 1, .w_s = {0, 3*64*64, 64*64}, .y = y, ...};
- *   hloc_conv_f32(&args);
+ *   hloc_conv_rows_f32(&args);
  */
 #ifndef HLOC_CONV_H
 #define HLOC_CONV_H
@@ -59,12 +61,11 @@ typedef struct {
   int epilogue_is_transposed;
   const void* w_packed;
   void* pack_to;
+  const hloc_gemm_plan* products;
+  long patch_rows;
 } hloc_conv_args;
 
 #define HLOC_DECLARE_CONV(T) int hloc_conv_##T(const hloc_conv_args* args);
-HLOC_DECLARE_CONV(f32)
-HLOC_DECLARE_CONV(bf16)
-HLOC_DECLARE_CONV(f16)
 #define HLOC_DECLARE_ALGORITHM(W) HLOC_DECLARE_CONV(W##_f32) HLOC_DECLARE_CONV(W##_bf16) HLOC_DECLARE_CONV(W##_f16)
 HLOC_DECLARE_ALGORITHM(rows)
 HLOC_DECLARE_CONV(pairs_bf16)

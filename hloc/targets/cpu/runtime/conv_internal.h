@@ -1,11 +1,11 @@
 /* conv_internal.h: shared by the files conv*.c: a convolution in f32 with operands in the order of the tiles.
  *
  * Each algorithm is a function of a plan, in its own file. A program contains the algorithms that its
- * convolutions use (algorithm_of in targets/cpu/scratch/convolution_algorithms.py). conv.c and conv_rows.c compute
+ * convolutions use (algorithm_of in targets/cpu/plans/convolution_algorithms.py). conv.c and conv_rows.c compute
  * tiles (conv_tiles.c) of output positions x features from row pointers; conv_pairs.c uses them for pairs of bf16.
  * conv_winograd.c computes windows of 3x3, conv_outer.c filter gradients, conv_depthwise.c depthwise convolutions,
  * conv_gradient.c their filter gradients, conv_transposed.c base dilation, conv_product.c convolutions that are
- * matmuls. Operands are rearranged if needed (conv_memory.c). conv_algorithms.c chooses.
+ * matmuls. Operands are rearranged if needed (conv_memory.c).
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H

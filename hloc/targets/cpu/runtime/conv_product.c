@@ -23,7 +23,7 @@ int hloc_conv_by_product(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_gemm_args g = of_positions(c);
   g.c_is_narrow = plan->y_type != HLOC_CONV_IS_F32;
   g.epilogue = c->epilogue, g.epilogue_args = c->epilogue_args;
-  g.b_packed = c->w_packed, g.pack_to = c->pack_to;
+  g.b_packed = c->w_packed, g.pack_to = c->pack_to, g.plan = c->products;
   return plan->product(&g);
 }
 

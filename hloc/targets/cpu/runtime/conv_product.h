@@ -1,4 +1,4 @@
-/* conv_product.h: which convolutions are matmuls (conv_product.c computes them). */
+/* conv_product.h: how convolutions that are matmuls lie in memory (conv_product.c computes them). */
 #ifndef HLOC_CONV_PRODUCT_H
 #define HLOC_CONV_PRODUCT_H
 #include "conv_operands.h"
@@ -30,18 +30,6 @@ static inline long step_through(long features, long feature_stride, const long* 
     expected = next * count;
   }
   return step ? step : 1;
-}
-/* Filter gradients of 1x1 windows: one sum over images and positions for each pair of features. */
-static inline int sums_everything(const hloc_conv_args* c) {
-  for (int d = 0; d < 3; d++)
-    if (c->y_size[d] != 1 || c->window[d] != c->x_size[d] || c->pad_low[d] || c->base_dilation[d] != 1 ||
-        (c->window[d] > 1 && (c->window_dilation[d] != 1 || c->reversed[d])))
-      return 0;
-  return c->feature_groups == 1 && step_through(c->x_features, c->x_c, c->x_size, c->x_s) &&
-         step_through(c->x_features, c->w_i, c->window, c->w_s);
-}
-static inline int is_product(const hloc_conv_args* c) {
-  return is_in_line(c) || sums_everything(c);
 }
 
 #endif

@@ -92,6 +92,7 @@ static int run_spread(hloc_conv_plan* plan, float* spread) {
   for (w.first_image = 0; w.first_image < c->batch; w.first_image += images) {
     g.batches = hloc_min(images, c->batch - w.first_image);
     g.a = (const float*)c->x + w.first_image * c->x_n;
+    g.plan = hloc_gemm_plan_for(c->products, g.batches, positions);
     if (g.m && g.k && hloc_gemm_f32(&g)) return 1;
     if (!g.k) __builtin_memset(spread, 0, (size_t)(g.batches * positions * w.row) * sizeof(float));
     long items = g.batches * c->y_size[0] * c->y_size[1] * w.pieces;

@@ -2,7 +2,7 @@
  * 36 (A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, 2015, arXiv:1509.09308, section 4.1).
  *
  * In: a plan of one group, strides and dilations of one, features of x and of y multiples of 16 (goes_by_blocks in
- * hloc/targets/cpu/scratch/winograd.py). A block is 2x2 positions of y and the 4x4 positions of x that their windows
+ * hloc/targets/cpu/plans/winograd.py). A block is 2x2 positions of y and the 4x4 positions of x that their windows
  * read. Along one dimension, d are the positions of x, g the taps of the window, y the positions of y:
  *
  *     image(d)  = d0 - d2, d1 + d2, d2 - d1, d1 - d3

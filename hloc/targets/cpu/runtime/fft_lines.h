@@ -91,7 +91,7 @@ static long F(chirp_length)(long n) {
 const F(plan)* F(plan_of)(long n, int real, long rows);
 #else
 /* The memory of a plan: one block, from which pieces are allocated in order.
- * hloc/targets/cpu/scratch/steps.py computes its size. */
+ * hloc/targets/cpu/plans/steps.py computes its size. */
 typedef struct { char* at; } F(block);
 
 static size_t F(padded)(size_t bytes) { return (bytes + 63) / 64 * 64; }

@@ -26,23 +26,25 @@
  * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of the type
  * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns (half of that for sums of 64 bits), or
  * a part of one, or a whole block. The epilogue stores anywhere; each element is passed once.
- * epilogue_arrays: the number of arrays as large as C that it reads and writes, as far as the caller knows; for many,
- * blocks of C are whole rows.
  * b_packed: panels of B as written by a call with pack_to, for a B that many calls share; else NULL. A call with
  * pack_to has the same arguments and computes no sums; A, C and the epilogue's arguments are not used. With few columns
- * A is packed instead: C^T = B^T A^T is computed. hloc/targets/cpu/scratch/packing.py decides which products are
+ * A is packed instead: C^T = B^T A^T is computed. hloc/targets/cpu/plans/packing.py decides which products are
  * packed, and has the numbers of bytes. Results are the same, bit for bit.
+ * plan: how it is computed; NULL for pred, u8 and u16, and if there are no elements of A.
  * c_is_narrow: C holds bf16 (hloc_gemm_bf16) or f16 (hloc_gemm_f16) instead of f32; ignored with an epilogue.
  *
  * All entry points return 0 when done and 1 if there is no scratch memory (C is then incomplete).
  *
  * Example: y = relu(x w + bias), x f32[m,k], w f32[k,n]:
+ *   static const hloc_gemm_plan plan = {...};
  *   hloc_gemm_args args = {.batches = 1, .inner_batches = 1, .m = m, .n = n, .k = k, .a = x, .a_row = k, .a_column = 1,
- *       .b = w, .b_row = n, .b_column = 1, .epilogue = bias_relu, .epilogue_args = (void*[]){y, bias}};
+ *       .b = w, .b_row = n, .b_column = 1, .epilogue = bias_relu, .epilogue_args = (void*[]){y, bias}, .plan = &plan};
  *   hloc_gemm_f32(&args);
  */
 #ifndef HLOC_GEMM_H
 #define HLOC_GEMM_H
+
+#include <stddef.h>
 
 #include "vector_bytes.h"
 
@@ -50,6 +52,18 @@ enum { HLOC_GEMM_TILE_COLUMNS = 2 * HLOC_VECTOR_BYTES / 4 };
 
 typedef void (*hloc_gemm_epilogue)(void* const* args, long batch, long row, long column, long rows, long columns,
                                    const void* tile, long tile_stride);
+
+/* How a matmul is computed: decided at compile time by hloc/targets/cpu/plans/matmul.py, which says what each field
+ * means. Results do not depend on the number of threads. */
+typedef struct {
+  long batches, m;
+  int is_thin, exchanged;
+  long rows, m_block, n_block, k_block, k_part, group;
+  int a_in_place, a_across, b_in_place, shares_a, shares_b, sums_in_c, sweeps, is_held, fetches;
+  long grain, grain_asleep;
+  long first, third, own, a_panel_units, at_b, at_sums, at_tile, at_correction;
+  int keeps_b, along, transposed, orders, copies, finishes;
+} hloc_gemm_plan;
 
 typedef struct {
   long batches, inner_batches, m, n, k;
@@ -62,10 +76,16 @@ typedef struct {
   int c_is_narrow;
   hloc_gemm_epilogue epilogue;
   void* const* epilogue_args;
-  int epilogue_arrays;
   const void* b_packed;
   void* pack_to;
+  const hloc_gemm_plan* plan;
 } hloc_gemm_args;
+
+/* The plan of so many batches and rows; NULL: there is none. plans: the last one has no rows. */
+static inline const hloc_gemm_plan* hloc_gemm_plan_for(const hloc_gemm_plan* plans, long batches, long m) {
+  for (; plans->m; plans++) if (plans->batches == batches && plans->m == m) return plans;
+  return NULL;
+}
 
 #define HLOC_DECLARE_GEMM(T) int hloc_gemm_##T(const hloc_gemm_args* args);
 HLOC_DECLARE_GEMM(f32)

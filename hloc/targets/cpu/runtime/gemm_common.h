@@ -27,6 +27,9 @@ typedef unsigned hloc_unit32 __attribute__((may_alias, aligned(1)));
 #define HLOC_JOIN_(a, b, c) a##b##c
 #define HLOC_JOIN(a, b, c) HLOC_JOIN_(a, b, c)
 
+/* Tasks that a thread takes at once: all, or many, if workers sleep: waking them takes some 10 microseconds. */
+HLOC_INLINE long hloc_gemm_grain(const hloc_gemm_plan* p) { return hloc_pool_awake() ? p->grain : p->grain_asleep; }
+
 /* Stores for tiles of float sums: plain, or rounded to the narrow type NARROW. */
 #define HLOC_DEFINE_STORE(NAME, SUM, NARROW, TO_NARROW)                                                               \
   static void NAME(const hloc_gemm_args* g, long at, long rows, long columns, const SUM* tile, long stride) {         \

@@ -13,28 +13,26 @@
  * If neither has a stride of 1, the larger operand is copied first. The tiles of real sums are combined in finish(),
  * and transposed if the operands were exchanged.
  *
- * hloc/targets/cpu/tiles/complex_products.py computes which real product this is, and the memory that it needs.
+ * hloc/targets/cpu/plans/complex_matmul.py decides which operand is kept and how, and which real product this is.
  */
 #include "base.h"
 #include "gemm.h"
 #include "pool.h"
 #include "vector.h"
 
-/* LARGER: an operand that is this many times larger than the other is kept even if it is contiguous along k. */
-enum { Z(PIECE) = 32, Z(GRAIN) = 16384, Z(LARGER) = 4 };
+enum { Z(PIECE) = 32, Z(GRAIN) = 16384 };
 
 /* An operand: `count` rows, or columns, of k numbers; strides along either, and of batches. */
 typedef struct { const COMPLEX* at; long count, k, outer, inner, free, depth; } Z(operand);
 typedef struct {
   hloc_gemm_args g;
   Z(operand) kept, other;
-  int keeps_b, along, transposed; /* transposed: the copy is contiguous along k */
+  const hloc_gemm_plan* plan;
   long inner_batches, pieces; /* of a row that is copied: a task each */
   REAL* copy;
   COMPLEX* ordered;
 } Z(product);
 
-static int Z(is_readable)(const Z(operand)* o) { return o->depth == 1 || o->free == 1; }
 static const COMPLEX* Z(row)(const Z(product)* p, const Z(operand)* o, long row) {
   const long batch = row / o->count;
   return o->at + batch / p->inner_batches * o->outer + batch % p->inner_batches * o->inner + row % o->count * o->free;
@@ -54,8 +52,8 @@ static void Z(copy_along)(void* const* args, long begin, long end) {
   for (long task = begin; task < end; task++) {
     const Z(span) s = Z(span_of)(p, task, k);
     const COMPLEX* from = Z(row)(p, &p->other, s.row);
-    REAL* to = p->copy + 4 * (s.row / n * n * k + (p->transposed ? s.row % n * k : 0));
-    if (p->transposed)
+    REAL* to = p->copy + 4 * (s.row / n * n * k + (p->plan->transposed ? s.row % n * k : 0));
+    if (p->plan->transposed)
       for (long i = s.begin; i < s.end; i++) {
         to[2 * i] = from[i].re, to[2 * i + 1] = -from[i].im;
         to[2 * k + 2 * i] = from[i].im, to[2 * k + 2 * i + 1] = from[i].re;
@@ -141,8 +139,8 @@ static inline COMPLEX Z(joined)(const REAL* sums, long stride, int along) {
 static void Z(finish)(void* const* args, long batch, long row, long column, long rows, long columns, const void* tile,
                       long stride) {
   const Z(product)* p = (const Z(product)*)args;
-  const int along = p->along, each = along ? 1 : 2; /* rows of a number */
-  const int transposed = along == p->keeps_b;
+  const int along = p->plan->along, each = along ? 1 : 2; /* rows of a number */
+  const int transposed = along == p->plan->keeps_b;
   COMPLEX piece[Z(PIECE) * Z(PIECE)];
   row /= each, rows /= each, column /= 2, columns /= 2;
   if (along && !transposed) {
@@ -171,54 +169,43 @@ static void Z(finish)(void* const* args, long batch, long row, long column, long
     }
 }
 
-/* Which operand is kept, and how it is read. */
-static Z(product) Z(planned)(const hloc_gemm_args* g) {
-  Z(product) p = {.g = *g, .inner_batches = g->inner_batches};
-  const Z(operand) a = {g->a, g->m, g->k, g->a_outer, g->a_inner, g->m > 1 ? g->a_row : 1, g->k > 1 ? g->a_column : 1};
-  const Z(operand) b = {g->b, g->n, g->k, g->b_outer, g->b_inner, g->n > 1 ? g->b_column : 1, g->k > 1 ? g->b_row : 1};
-  const int reads_a = Z(is_readable)(&a), reads_b = Z(is_readable)(&b);
-  p.keeps_b = g->n > g->m ? reads_b || !reads_a : reads_b && !reads_a;
-  if (reads_a && reads_b && (a.free == 1) != (b.free == 1)) { /* splitting is half the work */
-    const Z(operand)*across = b.free == 1 ? &b : &a, *along = b.free == 1 ? &a : &b;
-    p.keeps_b = (across->count * Z(LARGER) >= along->count) == (b.free == 1);
-  }
-  p.kept = p.keeps_b ? b : a, p.other = p.keeps_b ? a : b;
-  p.along = p.kept.depth == 1 || !Z(is_readable)(&p.kept);
-  p.transposed = p.other.depth == 1 && p.other.free != 1;
-  return p;
-}
-
 int ENTRY(const hloc_gemm_args* args) {
-  Z(product) p = Z(planned)(args);
-  Z(operand)*kept = &p.kept, *other = &p.other;
   const long batches = args->batches, k = args->k;
+  const hloc_gemm_plan* plan = args->plan;
   if (batches <= 0 || args->m <= 0 || args->n <= 0) return 0;
-  const int orders = !Z(is_readable)(kept), copies = p.along || other->free != 1 || other->count == 1;
-  const long copied = other->outer || other->inner ? batches : 1, ordered = orders ? batches * kept->count * k : 0;
-  const long numbers = copies ? copied * other->count * k * (p.along ? 2 : 1) : 0;
-  char* memory = hloc_scratch(HLOC_THIRD, (ordered + numbers + 1) * sizeof(COMPLEX));
+  const Z(operand) a = {args->a, args->m, k, args->a_outer, args->a_inner, args->m > 1 ? args->a_row : 1,
+                        k > 1 ? args->a_column : 1};
+  const Z(operand) b = {args->b, args->n, k, args->b_outer, args->b_inner, args->n > 1 ? args->b_column : 1,
+                        k > 1 ? args->b_row : 1};
+  Z(product) p = {.g = *args, .plan = plan, .inner_batches = args->inner_batches, .kept = plan->keeps_b ? b : a,
+                  .other = plan->keeps_b ? a : b};
+  Z(operand)*kept = &p.kept, *other = &p.other;
+  const long copied = other->outer || other->inner ? batches : 1;
+  const long ordered = plan->orders ? batches * kept->count * k : 0;
+  char* memory = hloc_scratch(HLOC_THIRD, plan->third);
   if (!memory) return 1;
   p.ordered = (COMPLEX*)memory, p.copy = (REAL*)((COMPLEX*)memory + ordered);
   const long grain = 1 + Z(GRAIN) / (k + 1);
   p.pieces = (k + Z(GRAIN) - 1) / Z(GRAIN);
-  if (orders) {
+  if (plan->orders) {
     hloc_parallel(Z(put_in_order), (void* const*)&p, batches * kept->count * p.pieces, grain);
     *kept = (Z(operand)){p.ordered, kept->count, k, args->inner_batches * kept->count * k, kept->count * k, k, 1};
   }
-  if (copies && p.along && other->free == 1 && other->count > 1)
+  if (plan->copies && plan->along && other->free == 1 && other->count > 1)
     hloc_parallel(Z(copy_columns), (void* const*)&p, copied * k, 1 + Z(GRAIN) / other->count);
-  else if (copies)
-    hloc_parallel(p.along ? Z(copy_along) : Z(copy_parts), (void* const*)&p, copied * other->count * p.pieces, grain);
-  const long of_one = copied > 1 ? other->count * k * (p.along ? 4 : 2) : 0;
+  else if (plan->copies)
+    hloc_parallel(plan->along ? Z(copy_along) : Z(copy_parts), (void* const*)&p, copied * other->count * p.pieces,
+                  grain);
+  const long of_one = copied > 1 ? other->count * k * (plan->along ? 4 : 2) : 0;
   hloc_gemm_args real = {.batches = batches, .inner_batches = args->inner_batches, .epilogue = Z(finish),
-                         .epilogue_args = (void* const*)&p, .epilogue_arrays = args->epilogue_arrays};
-  if (p.along) {
+                         .epilogue_args = (void* const*)&p, .plan = plan};
+  if (plan->along) {
     real.m = kept->count, real.n = 2 * other->count, real.k = 2 * k;
     real.a = kept->at, real.a_outer = 2 * kept->outer, real.a_inner = 2 * kept->inner;
     real.a_row = 2 * kept->free, real.a_column = 1;
     real.b = p.copy, real.b_outer = args->inner_batches * of_one, real.b_inner = of_one;
-    real.b_row = p.transposed ? 1 : real.n, real.b_column = p.transposed ? 2 * k : 1;
-    if (!args->epilogue && !p.keeps_b && (args->c_column == 1 || args->n == 1)) {
+    real.b_row = plan->transposed ? 1 : real.n, real.b_column = plan->transposed ? 2 * k : 1;
+    if (!plan->finishes) {
       real.epilogue = NULL, real.c = args->c, real.c_outer = 2 * args->c_outer, real.c_inner = 2 * args->c_inner;
       real.c_row = 2 * args->c_row, real.c_column = 1;
     }
@@ -226,10 +213,10 @@ int ENTRY(const hloc_gemm_args* args) {
     real.m = 2 * other->count, real.n = 2 * kept->count, real.k = k;
     real.b = kept->at, real.b_outer = 2 * kept->outer, real.b_inner = 2 * kept->inner;
     real.b_row = 2 * kept->depth, real.b_column = 1;
-    real.a = copies ? p.copy : (const REAL*)other->at;
-    real.a_outer = copies ? args->inner_batches * of_one : 2 * other->outer;
-    real.a_inner = copies ? of_one : 2 * other->inner;
-    real.a_row = copies ? k : 1, real.a_column = copies ? 1 : 2 * other->depth;
+    real.a = plan->copies ? p.copy : (const REAL*)other->at;
+    real.a_outer = plan->copies ? args->inner_batches * of_one : 2 * other->outer;
+    real.a_inner = plan->copies ? of_one : 2 * other->inner;
+    real.a_row = plan->copies ? k : 1, real.a_column = plan->copies ? 1 : 2 * other->depth;
   }
   return REAL_ENTRY(&real);
 }

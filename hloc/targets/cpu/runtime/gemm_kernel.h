@@ -216,9 +216,6 @@ HLOC_MAY_BE_MISSING void G(pack_lines)(const ELEMENT* source, long line_stride, 
 HLOC_MAY_BE_MISSING void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width,
                                       UNIT* target);
 #endif
-/* Of interleaved lines (line stride 1), rows along them are copied whole. */
-#define HLOC_HAS_PACK(line_stride, k_stride)                                                                          \
-  ((line_stride) == 1 && (k_stride) != 1 ? HLOC_HAS(G(pack_rows)) : HLOC_HAS(G(pack_lines)))
 static inline __attribute__((unused)) void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines,
                                                    long k, long width, UNIT* target);
 

@@ -2,7 +2,7 @@
  *
  * In (macros): those of gemm_tile.h, and G(widen)(p): LANES elements at p as a VECTOR; G(widen_one)(element). G_DOTS
  * (optional): G(thin_lanes) is already defined, for rows of A that are not widened.
- * Out: G(thin)(plan), which computes the whole product if G(is_thin)(plan).
+ * Out: G(thin)(plan), which computes the whole product.
  *
  * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's number of
  * them are reduced together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in
@@ -17,20 +17,14 @@
 #define DOT_FACTOR SUM
 #define DOT_FACTOR_OF(element) G(widen_one)(element)
 #endif
-enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4, G(THIN_COLUMNS) = 4096,
-       G(THIN_SMALL) = sizeof(ELEMENT) < sizeof(SUM) ? 512 << 10 : 1024 << 10, G(THIN_SHORT) = 32, G(THIN_SIZE) = 1024,
-       G(THIN_PAGES) = 512 /* rows in at most this many pages count twice */,
-       G(THIN_MANY_PAGES) = 2048, G(THIN_WIDE) = 1024, G(PAGE) = 4096,
-       G(THIN_OWN) = 2 << 20 /* bytes of B that fit the cores' private caches */,
-       G(THIN_LONG) = 8192, G(HELD) = HLOC_VECTOR_BYTES == 64 ? 16 : 12 /* sums that fit registers */ };
+enum { G(THIN_ROWS) = 4, G(THIN_AT_ONCE) = LANES < 4 ? LANES : 4,
+       G(HELD) = HLOC_VECTOR_BYTES == 64 ? 16 : 12 /* sums that fit registers */ };
 
 typedef struct {
   const G(plan)* plan;
   SUM* a;        /* widened: [batch][row][k]; for dot products DOT_FACTORs */
   SUM* partial;  /* [batch][k split][row][n] */
-  long k_splits, k_part, column_part, column_parts;
-  int is_held;   /* sums stay in registers */
-  int fetches;   /* B is not in the core's private caches */
+  long k_splits, column_parts;
 } G(thin_work);
 
 #if !defined(G_DOTS)
@@ -170,7 +164,7 @@ HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work
   for (long p = 0; p < g->k; p++) {
     HLOC_UNROLL for (int j = 0; j < count; j++) {
       VECTOR bj = G(widen)(b + p * g->b_row + at[j]);
-      if (w->fetches) __builtin_prefetch(b + (p + G(ROWS_AHEAD)) * g->b_row + at[j], 0, 2);
+      if (w->plan->p.fetches) __builtin_prefetch(b + (p + G(ROWS_AHEAD)) * g->b_row + at[j], 0, 2);
       if (rows > 1) HLOC_IN_REGISTER(bj);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += bj * a[i * g->k + p];
     }
@@ -221,7 +215,7 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
 #define HLOC_DEFINE_ROWS(NAME, ROWS)                                                                                  \
   HLOC_OF_PARTS void NAME(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to,       \
                           long k0, long k1) {                                                                         \
-    if (w->is_held) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                              \
+    if (w->plan->p.is_held) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                      \
     else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
   }
 #if HLOC_IS_HERE(HLOC_THIN_ROWS_1)
@@ -255,35 +249,21 @@ HLOC_DECLARE_ROWS(G(thin_rows_4))
     case 3: OF(3); break;                                                                                             \
     case 4: OF(4); break;                                                                                             \
   }
-HLOC_OF_PARTS int G(is_thin)(const G(plan)* plan) {
-  const hloc_gemm_args* g = &plan->g;
-  double size = (double)g->n * g->k;
-  /* four rows by a B that fits the cache: tiles read it in place, and keep their sums in registers */
-  if (g->m > 3 && UNIT_IS_MEMORY && GROUP == 1 && g->b_column == 1 && !G(b_aliases)(g) &&
-      size * sizeof(ELEMENT) <= 1 << 20)
-    return 0;
-  int has_dots = 0, has_rows = 0;
-#define HLOC_HAS_ROWS(ROWS) has_dots = HLOC_HAS(G(thin_dots_##ROWS)), has_rows = HLOC_HAS(G(thin_rows_##ROWS))
-  HLOC_BY_ROWS(g->m, HLOC_HAS_ROWS)
-#undef HLOC_HAS_ROWS
-  if (g->b_row == 1 ? !has_dots : g->b_column != 1 || !has_rows) return 0;
-  return g->m <= G(THIN_ROWS) && g->n >= 8 && size >= G(THIN_SIZE);
-}
 static void G(thin_finish)(const G(thin_work)* w, long batch, long from, long to) {
   const hloc_gemm_args* g = &w->plan->g;
   SUM* total = w->partial + batch * w->k_splits * g->m * g->n;
   for (long split = 1; split < w->k_splits; split++)
     for (long i = 0; i < g->m; i++)
       for (long j = from; j < to; j++) total[i * g->n + j] += total[(split * g->m + i) * g->n + j];
-  const long most = w->plan->exchanged ? G(TILE_COLUMNS) : to - from;
+  const long most = w->plan->p.exchanged ? G(TILE_COLUMNS) : to - from;
   for (long column = from; column < to; column += most)
     G(finish)(w->plan, batch, 0, column, g->m, G(smaller)(most, to - column), total + column, g->n);
 }
 static void G(thin_finishes)(void* const* args, long begin, long end) {
   const G(thin_work)* w = (const G(thin_work)*)args;
   for (long t = begin; t < end; t++) {
-    const long from = t % w->column_parts * w->column_part;
-    G(thin_finish)(w, t / w->column_parts, from, G(smaller)(w->plan->g.n, from + w->column_part));
+    const long from = t % w->column_parts * w->plan->p.n_block;
+    G(thin_finish)(w, t / w->column_parts, from, G(smaller)(w->plan->g.n, from + w->plan->p.n_block));
   }
 }
 
@@ -293,8 +273,8 @@ static void G(thin_task)(void* const* args, long begin, long end) {
   for (long t = begin; t < end; t++) {
     long part = t % w->column_parts, split = t / w->column_parts % w->k_splits;
     long batch = t / w->column_parts / w->k_splits;
-    long from = part * w->column_part, to = G(smaller)(g->n, from + w->column_part);
-    long k0 = split * w->k_part, k1 = G(smaller)(g->k, k0 + w->k_part);
+    long from = part * w->plan->p.n_block, to = G(smaller)(g->n, from + w->plan->p.n_block);
+    long k0 = split * w->plan->p.k_part, k1 = G(smaller)(g->k, k0 + w->plan->p.k_part);
     const SUM* a = w->a + batch * g->m * g->k;
     const DOT_FACTOR* factors = (const DOT_FACTOR*)w->a + batch * g->m * g->k;
     const ELEMENT* b = G(b_of)(g, batch);
@@ -325,49 +305,16 @@ static void G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   }
 }
 
-/* Whether sums stay in registers for all of k, a few vectors of columns at a time: B is in cache, or has few rows. With
- * vectors of 64 bytes also if it may be in a shared cache, in no more pages than the TLB covers. Otherwise whole rows
- * are streamed at memory bandwidth. */
-static int G(is_held)(const hloc_gemm_args* g) {
-  const double size = (double)g->n * g->k * sizeof(ELEMENT);
-  if (g->b_row == 1) return 0;
-  if (g->k <= G(THIN_SHORT) || size <= (g->k <= G(THIN_PAGES) ? 2.0 * G(THIN_SMALL) : G(THIN_SMALL))) return 1;
-  if (!G(is_shared)(g) || sizeof(ELEMENT) < sizeof(SUM)) return 0;
-  if (g->m == 1 && (g->n < G(THIN_WIDE) || size > G(SHARED) / 2)) return 0;
-  return (double)g->k * G(smaller)(g->b_row * (long)sizeof(ELEMENT), G(PAGE)) <= G(THIN_MANY_PAGES) * (double)G(PAGE);
-}
-
 HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
-  const long wanted = 4 * hloc_pool_threads();
-  double work = (double)g->n * g->k * g->batches;
-  G(thin_work) w = {.plan = plan, .k_splits = 1, .k_part = g->k};
-  long parts = (g->n + G(THIN_COLUMNS) - 1) / G(THIN_COLUMNS);
-  const double least = hloc_pool_awake() ? 24576 : 65536; /* the least work for a second thread */
-  w.is_held = G(is_held)(g), w.fetches = (double)g->n * g->k * sizeof(ELEMENT) > G(THIN_OWN);
-  if (work < least) parts = 1;
-  else if (w.is_held) while (parts * g->batches < hloc_pool_threads() && g->n / parts >= 4 * LANES) parts *= 2;
-  else if (g->b_row == 1) {
-    while (parts * g->batches < wanted && g->n / parts >= 64) parts *= 2;
-    while (g->k >= G(THIN_LONG) && parts * g->batches < hloc_pool_threads() && g->n / parts >= 2) parts *= 2;
-  }
-  else if (parts * g->batches < wanted) {
-    w.k_splits = G(smaller)((wanted + parts * g->batches - 1) / (parts * g->batches), (g->k + 63) / 64);
-    w.k_part = ((g->k + w.k_splits - 1) / w.k_splits + 3) / 4 * 4;
-    w.k_splits = (g->k + w.k_part - 1) / w.k_part;
-  }
-  w.column_part = (g->n + parts - 1) / parts;
-  if (w.column_part >= LANES) w.column_part = (w.column_part + LANES - 1) / LANES * LANES;
-  w.column_parts = (g->n + w.column_part - 1) / w.column_part;
-  size_t a_bytes = (g->batches * g->m * g->k * sizeof(SUM) + 127) / 64 * 64;
-  char* memory = hloc_scratch(HLOC_FIRST, a_bytes + g->batches * w.k_splits * g->m * g->n * sizeof(SUM));
+  const long part = plan->p.n_block, splits = (g->k + plan->p.k_part - 1) / plan->p.k_part;
+  char* memory = hloc_scratch(HLOC_FIRST, plan->p.first);
   if (!memory) return 1;
-  w.a = (SUM*)memory, w.partial = (SUM*)(memory + a_bytes);
+  const G(thin_work) w = {plan, (SUM*)memory, (SUM*)(memory + plan->p.at_sums), splits, (g->n + part - 1) / part};
   G(thin_widen_a)(plan, w.a);
-  long tasks = g->batches * w.k_splits * w.column_parts;
-  hloc_parallel(G(thin_task), (void* const*)&w, tasks, work < least ? tasks : tasks / (2 * wanted) + 1);
-  if (w.k_splits > 1)
-    hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches * w.column_parts, 65536 / (w.column_part * g->m) + 1);
+  hloc_parallel(G(thin_task), (void* const*)&w, g->batches * splits * w.column_parts, hloc_gemm_grain(&plan->p));
+  if (splits > 1)
+    hloc_parallel(G(thin_finishes), (void* const*)&w, g->batches * w.column_parts, 65536 / (part * g->m) + 1);
   return 0;
 }
 #undef HLOC_BY_ROWS

@@ -7,7 +7,7 @@
  *
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
  * place), then every panel of B is multiplied by every panel of A in a register tile. B's panels are packed once for
- * all tasks, or by the task itself, or read in place if that is cheaper: choose() decides. In a flat product (few rows
+ * all tasks, or by the task itself, or read in place if that is cheaper: as the plan says. In a flat product (few rows
  * by a large B) A is packed once for all tasks, and each panel of B by the one task that uses it, just before. The same
  * holds for a skinny one (fewer rows still), unless one register tile has all rows: that reads a B of many rows in
  * place, row by row. If B's rows are contiguous, a group of neighbouring panels is packed at once, along these rows,
@@ -17,53 +17,25 @@
 #include "gemm_kernel.h"
 
 typedef struct {
-  hloc_gemm_args g; /* with A and B exchanged when n is tiny */
-  int exchanged;
-  long rows;                    /* of a register tile, at most (even) */
-  long m_block, n_block, k_block, m_blocks, n_blocks, k_blocks;
-  long k_splits, k_part;        /* parts of k that different tasks sum, if there are fewer blocks than threads */
+  hloc_gemm_args g; /* with A and B exchanged if the plan says so */
+  hloc_gemm_plan p;
+  long m_blocks, n_blocks, k_blocks, k_splits;
   SUM* partial;                 /* with splits: their sums, block by block; else NULL */
-  int a_in_place, a_across, b_in_place; /* a_across: also in place, with interleaved rows */
-  int has_halves;               /* there are kernels for half of a tile's columns */
-  long group;                   /* panels of B that a task packs at once */
-  int sums_in_c;                /* whole tiles are summed in C itself */
-  int sweeps;                   /* a task's epilogue runs after its block, along whole rows of it */
   const UNIT* shared_b;         /* packed panels, or NULL */
   long shared_batch;            /* panels per batch; 0: all batches share them */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
   UNIT* shared_a;               /* packed panels [k block][panel][a_panel_units], or NULL */
-  long a_panels, a_panel_units;
+  long a_panels;
   int has_amx;                  /* gemm_amx.h: the system allows it */
   int* failed;                  /* set by a task that found no memory */
 } G(plan);
 
-/* Limits of a block: DEEPEST units along k, WIDEST columns, _OF_TILES of those with an epilogue, A_WIDE if A is read in
- * place. Tiles of few rows read few elements of A, and read and write as many sums for each block of k: for them long
- * sums, and A in place, are faster. */
-#if HLOC_TILE_ROWS > 6
-enum { G(DEEPEST) = 512, G(WIDEST) = 512, G(A_WIDE) = 8 * G(TILE_COLUMNS) };
-#else
-enum { G(DEEPEST) = sizeof(UNIT) == 8 ? 768 : 1024, G(WIDEST) = 4096 / sizeof(UNIT), G(A_WIDE) = 1 << 30 };
-#endif
-enum { G(WIDEST_OF_TILES) = 512, G(SHARED) = 10 << 20 /* bytes of B that may fit a shared cache */ };
-/* NARROW: columns that fill less than half a tile; FEW: columns for which products along k are faster than half
- * tiles */
-enum { G(NARROW) = LANES < HLOC_TILE_ROWS ? LANES : HLOC_TILE_ROWS, G(FEW) = LANES / 2, G(ALIASED_ROWS) = 8 };
-/* Limits of a group: panels, their bytes, and the k units of all of them that are packed at a time; and the largest k
- * that is short for this. */
-enum { G(GROUP_PANELS) = 8, G(GROUP_BYTES) = 256 << 10, G(GROUP_ROWS) = 8, G(SHORT) = 128 };
+enum { G(GROUP_ROWS) = 8 }; /* units along k that a task packs at a time of a group of panels */
 
 static long G(smaller)(long a, long b) { return a < b ? a : b; }
 static long G(units)(long k) { return (k + GROUP - 1) / GROUP; }
 static long G(even)(long rows) { return (rows + 1) / 2 * 2; }
 static long G(panels)(long n) { return (n + G(TILE_COLUMNS) - 1) / G(TILE_COLUMNS); }
-
-/* Blocks of k: one if k is short, else equal ones of at most DEEPEST units. */
-static long G(k_block)(long k) {
-  if (k <= G(DEEPEST) * 5 / 4 * GROUP) return k;
-  long blocks = (k + G(DEEPEST) * GROUP - 1) / (G(DEEPEST) * GROUP);
-  return ((k + blocks - 1) / blocks + 15) / 16 * 16;
-}
 
 #if defined(G_AMX_MULTIPLY)
 #include "gemm_amx.h"
@@ -79,14 +51,6 @@ static int G(is_whole)(long rows) { return G(ANY_ROWS) || rows == G(even)(rows);
 static long G(batch_at)(const hloc_gemm_args* g, long batch, long outer, long inner) {
   if (g->inner_batches == 1) return batch * outer; /* no division for each tile */
   return batch / g->inner_batches * outer + batch % g->inner_batches * inner;
-}
-/* Whether rows of B share few cache sets: prefetched lines of a tile of columns would be evicted before use. */
-static inline int G(b_aliases)(const hloc_gemm_args* g) {
-  return g->m > 1 && g->k > G(ALIASED_ROWS) && g->b_row * (long)sizeof(ELEMENT) % 4096 == 0;
-}
-/* Whether vectors are whole lines, and B may fit a shared cache. */
-static inline int G(is_shared)(const hloc_gemm_args* g) {
-  return HLOC_VECTOR_BYTES == 64 && (double)g->n * g->k * sizeof(ELEMENT) <= G(SHARED);
 }
 static const ELEMENT* G(a_of)(const hloc_gemm_args* g, long batch) {
   return (const ELEMENT*)g->a + G(batch_at)(g, batch, g->a_outer, g->a_inner);
@@ -124,39 +88,37 @@ static void G(pack_a_panel)(const G(plan)* plan, long batch, long row, long rows
 /* Rows of the next tile, of a block's `rest` of rows: as many as a tile has; the rows of the last two tiles are halved
  * if the second would have too few sums to keep the CPU busy. */
 static long G(rows_of)(const G(plan)* plan, long rest) {
-  const long few = plan->rows / 2 - 1 > 3 ? plan->rows / 2 - 1 : 3;
-  if (rest > plan->rows && rest < plan->rows + few) return (rest + 3) / 4 * 2;
-  return G(smaller)(rest, plan->rows);
+  const long few = plan->p.rows / 2 - 1 > 3 ? plan->p.rows / 2 - 1 : 3;
+  if (rest > plan->p.rows && rest < plan->p.rows + few) return (rest + 3) / 4 * 2;
+  return G(smaller)(rest, plan->p.rows);
 }
 
 static long G(rows_at)(const G(plan)* plan, long row) {
-  return G(rows_of)(plan, G(smaller)(plan->g.m, (row / plan->m_block + 1) * plan->m_block) - row);
+  return G(rows_of)(plan, G(smaller)(plan->g.m, (row / plan->p.m_block + 1) * plan->p.m_block) - row);
 }
 
-/* Panels are in the order of their tiles; only a block's last tile may begin between multiples of plan->rows. */
+/* Panels are in the order of their tiles; only a block's last tile may begin between multiples of plan->p.rows. */
 static UNIT* G(shared_panel)(const G(plan)* plan, long row, long k0) {
-  long panel = (row + plan->rows - 1) / plan->rows;
-  return plan->shared_a + (k0 / plan->k_block * plan->a_panels + panel) * plan->a_panel_units;
+  long panel = (row + plan->p.rows - 1) / plan->p.rows;
+  return plan->shared_a + (k0 / plan->p.k_block * plan->a_panels + panel) * plan->p.a_panel_units;
 }
 #if HLOC_IS_HERE(HLOC_MAIN)
 static void G(pack_a_panels)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long panel = begin; panel < end; panel++)
-    for (long k0 = 0; k0 < plan->g.k; k0 += plan->k_block) {
-      long row = panel * plan->rows, before = row - plan->rows;
-      if (panel && row % plan->m_block) row = before + G(rows_at)(plan, before);
-      long rows = G(rows_at)(plan, row), count = G(smaller)(plan->k_block, plan->g.k - k0);
+    for (long k0 = 0; k0 < plan->g.k; k0 += plan->p.k_block) {
+      long row = panel * plan->p.rows, before = row - plan->p.rows;
+      if (panel && row % plan->p.m_block) row = before + G(rows_at)(plan, before);
+      long rows = G(rows_at)(plan, row), count = G(smaller)(plan->p.k_block, plan->g.k - k0);
       G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, row, k0));
     }
 }
 /* Packs all of A for all tasks; 0 if there is no memory. */
 static int G(share_a)(G(plan)* plan) {
-  const long vector = HLOC_VECTOR_BYTES / (long)sizeof(UNIT); /* packing may write one vector beyond a panel */
-  plan->a_panels = (plan->g.m + plan->rows - 1) / plan->rows;
-  plan->a_panel_units = (plan->rows * G(a_units)(plan->k_block) + 2 * vector - 1) / vector * vector;
-  plan->shared_a = hloc_scratch(HLOC_FIRST, plan->k_blocks * plan->a_panels * plan->a_panel_units * sizeof(UNIT));
+  plan->a_panels = (plan->g.m + plan->p.rows - 1) / plan->p.rows;
+  plan->shared_a = hloc_scratch(HLOC_FIRST, plan->p.first);
   if (!plan->shared_a) return 0;
-  hloc_parallel(G(pack_a_panels), (void* const*)plan, plan->a_panels, 16384 / (plan->rows * plan->g.k) + 1);
+  hloc_parallel(G(pack_a_panels), (void* const*)plan, plan->a_panels, 16384 / (plan->p.rows * plan->g.k) + 1);
   return 1;
 }
 
@@ -188,7 +150,7 @@ HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long col
                              const SUM* tile, long stride) {
   const hloc_gemm_args* g = &plan->g;
   SUM transposed[HLOC_TILE_ROWS * G(TILE_COLUMNS) + LANES];
-  if (plan->exchanged) {
+  if (plan->p.exchanged) {
     if (rows > 1) {
       G(transpose_tile)(tile, stride, rows, columns, transposed);
       tile = transposed;
@@ -220,32 +182,24 @@ typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; long* 
 
 /* Elements of a block's sums: whole register tiles. */
 static long G(block_sums)(const G(plan)* plan) {
-  return (plan->m_block + plan->rows - 1) / plan->rows * plan->rows * G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  const long rows = plan->p.rows;
+  return (plan->p.m_block + rows - 1) / rows * rows * G(panels)(plan->p.n_block) * G(TILE_COLUMNS);
 }
 /* The address of a part's sums of a block. */
 static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long split) {
-  const long block = (batch * plan->n_blocks + n0 / plan->n_block) * plan->m_blocks + m0 / plan->m_block;
+  const long block = (batch * plan->n_blocks + n0 / plan->p.n_block) * plan->m_blocks + m0 / plan->p.m_block;
   return plan->partial + (block * plan->k_splits + split) * G(block_sums)(plan);
 }
 
 #if HLOC_IS_HERE(HLOC_BLOCKS)
-static size_t G(aligned)(size_t bytes) { return (bytes + 127) / 64 * 64 + 64; }
 static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
-  long depth = G(units)(plan->k_block), panels = (plan->m_block + plan->rows - 1) / plan->rows;
-  const long a_units = panels * plan->rows * G(a_units)(plan->k_block);
-  size_t a = plan->shared_a ? 0 : G(aligned)(a_units * sizeof(UNIT) + HLOC_VECTOR_BYTES);
-  size_t b = plan->shared_b ? 0 : G(aligned)(plan->group * G(TILE_COLUMNS) * depth * sizeof(UNIT));
-  int keeps = (plan->k_blocks > 1 || plan->sweeps) && !plan->partial;
-  size_t sums = keeps ? G(aligned)(G(block_sums)(plan) * sizeof(SUM)) : 0;
-  size_t tile = G(aligned)(HLOC_TILE_ROWS * G(TILE_COLUMNS) * sizeof(SUM));
-  size_t row = G(aligned)(plan->group * G(TILE_COLUMNS) * sizeof(SUM));
-  char* memory = hloc_scratch(HLOC_OWN, a + b + sums + tile + row);
+  char* memory = hloc_scratch(HLOC_OWN, plan->p.own);
   if (!memory) return 0;
   s->a = (UNIT*)memory;
-  s->b = (UNIT*)(memory + a);
-  s->sums = (SUM*)(memory + a + b);
-  s->tile = (SUM*)(memory + a + b + sums);
-  s->correction = (SUM*)(memory + a + b + sums + tile);
+  s->b = (UNIT*)(memory + plan->p.at_b);
+  s->sums = (SUM*)(memory + plan->p.at_sums);
+  s->tile = (SUM*)(memory + plan->p.at_tile);
+  s->correction = (SUM*)(memory + plan->p.at_correction);
   return 1;
 }
 
@@ -257,10 +211,10 @@ static G(b_panel) G(find_b)(const G(plan)* plan, const G(scratch)* s, long batch
   long panel = column / G(TILE_COLUMNS) + batch * plan->shared_batch;
   if (plan->shared_b) {
     const UNIT* units = plan->shared_b + (panel * G(units)(g->k) + k0 / GROUP) * G(TILE_COLUMNS);
-    const SUM* correction = plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
+    const SUM* correction = plan->corrections + (panel * plan->k_blocks + k0 / plan->p.k_block) * G(TILE_COLUMNS);
     return (G(b_panel)){units, 0, G_CORRECTS ? correction : NULL, 0};
   }
-  if (plan->b_in_place && (column + G(TILE_COLUMNS) <= g->n || (plan->has_halves && column + LANES == g->n))) {
+  if (plan->p.b_in_place && (column + G(TILE_COLUMNS) <= g->n || (HLOC_READS_B && column + LANES == g->n))) {
     const ELEMENT* units = G(b_of)(g, batch) + k0 * g->b_row + column;
     return (G(b_panel)){(const UNIT*)(const void*)units, g->b_row, NULL, 1};
   }
@@ -306,16 +260,16 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
                         G(b_panel) b, G(ahead) ahead) {
   const hloc_gemm_args* g = &plan->g;
   const long depth = G(units)(at->count), columns = G(smaller)(G(TILE_COLUMNS), g->n - column), k0 = at->k0;
-  const int last = k0 + at->count == g->k && !plan->partial, half = plan->has_halves && columns <= LANES;
+  const int last = k0 + at->count == g->k && !plan->partial, half = HLOC_READS_B && columns <= LANES;
   if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
-  const int whole = G(is_whole)(rows), in_place = plan->a_in_place && whole;
+  const int whole = G(is_whole)(rows), in_place = plan->p.a_in_place && whole;
   const long a_units = G(a_units)(at->count);
   const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - at->m0) * a_units;
   long a_step = in_place ? g->a_row / GROUP : G(ANY_ROWS) ? a_units : G(even)(rows);
   if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row * g->a_row + k0);
-  if (plan->a_across && whole)
+  if (plan->p.a_across && whole)
     a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row + k0 * g->a_column), a_step = g->a_column;
-  const int direct = plan->sums_in_c && whole && columns == (half ? LANES : G(TILE_COLUMNS));
+  const int direct = plan->p.sums_in_c && whole && columns == (half ? LANES : G(TILE_COLUMNS));
   SUM* sums = s->tile;
   long stride = G(TILE_COLUMNS);
   if (direct) {
@@ -325,8 +279,8 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
       const char* later = (const char*)(sums + i * stride + G(TILE_COLUMNS));
       __builtin_prefetch(later, 1), __builtin_prefetch(later + 64, 1);
     }
-  } else if (plan->k_blocks > 1 || plan->sweeps) {
-    stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  } else if (plan->k_blocks > 1 || plan->p.sweeps) {
+    stride = G(panels)(plan->p.n_block) * G(TILE_COLUMNS);
     sums = s->sums + (row - at->m0) * stride + (column - at->n0);
   }
 #if defined(G_AMX_MULTIPLY)
@@ -337,7 +291,7 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   G(kernel) kernel = G(kernel_for)(rows, in_place, b.in_place, half);
   kernel(depth, a, a_step, b.units, b.stride, b.correction, sums, stride, at->adds, ahead.from, ahead.step);
 #endif
-  if (last && !direct && !plan->sweeps) G(finish)(plan, at->batch, row, column, rows, columns, sums, stride);
+  if (last && !direct && !plan->p.sweeps) G(finish)(plan, at->batch, row, column, rows, columns, sums, stride);
 }
 
 /* One panel of B by all panels of A in the block; `next` (or NULL) is the start of the next panel. */
@@ -388,13 +342,13 @@ static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)
 /* The epilogue of a whole block, row by row: the other arrays that it reads and writes are as large as the sums, and
  * memory is fastest for long contiguous runs. */
 static void G(sweep)(const G(plan)* plan, const SUM* sums, long batch, long m0, long m1, long n0, long n1) {
-  const long stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  const long stride = G(panels)(plan->p.n_block) * G(TILE_COLUMNS);
   G(finish)(plan, batch, m0, n0, m1 - m0, n1 - n0, sums, stride);
 }
 
 static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long split) {
   const hloc_gemm_args* g = &plan->g;
-  long m1 = G(smaller)(g->m, m0 + plan->m_block), n1 = G(smaller)(g->n, n0 + plan->n_block);
+  long m1 = G(smaller)(g->m, m0 + plan->p.m_block), n1 = G(smaller)(g->n, n0 + plan->p.n_block);
   G(scratch) s;
   long shaped = 0;
   if (!G(take_scratch)(plan, &s)) {
@@ -402,37 +356,37 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
     return;
   }
   s.shaped = &shaped;
-  const long first = split * plan->k_part, end = G(smaller)(g->k, first + plan->k_part);
+  const long first = split * plan->p.k_part, end = G(smaller)(g->k, first + plan->p.k_part);
   if (plan->partial) s.sums = G(sums_of)(plan, batch, m0, n0, split);
-  for (long k0 = first; k0 < end; k0 += plan->k_block) {
-    long count = G(smaller)(plan->k_block, end - k0);
+  for (long k0 = first; k0 < end; k0 += plan->p.k_block) {
+    long count = G(smaller)(plan->p.k_block, end - k0);
     for (long row = m0, rows; row < m1; row += rows) {
       rows = G(rows_of)(plan, m1 - row);
-      if (plan->shared_a || ((plan->a_in_place || plan->a_across) && G(is_whole)(rows))) continue;
+      if (plan->shared_a || ((plan->p.a_in_place || plan->p.a_across) && G(is_whole)(rows))) continue;
       G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(a_units)(count));
     }
     const G(step) at = {batch, m0, m1, n0, k0, count, k0 > first};
-    const int packs_b = !plan->shared_b && !plan->b_in_place;
+    const int packs_b = !plan->shared_b && !plan->p.b_in_place;
     for (long column = n0, end_column; column < n1; column = end_column) {
-      end_column = G(smaller)(n1, column + plan->group * G(TILE_COLUMNS));
+      end_column = G(smaller)(n1, column + plan->p.group * G(TILE_COLUMNS));
       const long next_k = end_column < n1 ? k0 : k0 + count, next_column = end_column < n1 ? end_column : n0;
       const ELEMENT* next = G(b_of)(g, batch) + next_k * g->b_row + next_column * g->b_column;
       if (!packs_b || next_k >= end) next = NULL;
-      if (plan->group > 1) G(run_group)(plan, &s, &at, column, end_column, next);
+      if (plan->p.group > 1) G(run_group)(plan, &s, &at, column, end_column, next);
       else G(run_column)(plan, &s, &at, column, next);
     }
   }
 #if defined(G_AMX_MULTIPLY)
   if (shaped) hloc_release_amx(); /* other code of this thread may use other shapes */
 #endif
-  if (plan->sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
+  if (plan->p.sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
 }
 HLOC_OF_PARTS void G(run_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long t = begin; t < end; t++) {
     long part = t / plan->k_splits, blocks = plan->m_blocks * plan->n_blocks, block = part % blocks;
-    G(run_block)(plan, part / blocks, block % plan->m_blocks * plan->m_block, block / plan->m_blocks * plan->n_block,
-                 t % plan->k_splits);
+    G(run_block)(plan, part / blocks, block % plan->m_blocks * plan->p.m_block,
+                 block / plan->m_blocks * plan->p.n_block, t % plan->k_splits);
   }
 }
 #else
@@ -444,11 +398,11 @@ HLOC_MAY_BE_MISSING void G(run_blocks)(void* const* args, long begin, long end);
 HLOC_OF_PARTS void G(join_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   const hloc_gemm_args* g = &plan->g;
-  const long size = G(block_sums)(plan), stride = G(panels)(plan->n_block) * G(TILE_COLUMNS);
+  const long size = G(block_sums)(plan), stride = G(panels)(plan->p.n_block) * G(TILE_COLUMNS);
   for (long t = begin; t < end; t++) {
     const long blocks = plan->m_blocks * plan->n_blocks, batch = t / blocks;
-    const long m0 = t % plan->m_blocks * plan->m_block, n0 = t % blocks / plan->m_blocks * plan->n_block;
-    const long m1 = G(smaller)(g->m, m0 + plan->m_block), n1 = G(smaller)(g->n, n0 + plan->n_block);
+    const long m0 = t % plan->m_blocks * plan->p.m_block, n0 = t % blocks / plan->m_blocks * plan->p.n_block;
+    const long m1 = G(smaller)(g->m, m0 + plan->p.m_block), n1 = G(smaller)(g->n, n0 + plan->p.n_block);
     SUM* sums = G(sums_of)(plan, batch, m0, n0, 0);
     for (long split = 1; split < plan->k_splits; split++)
       for (long i = 0; i < (m1 - m0) * stride; i++) sums[i] += sums[split * size + i];
@@ -475,10 +429,10 @@ static void G(pack_panels)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   const long k = plan->g.k, panels = G(panels)(plan->g.n);
   for (long panel = begin; panel < end; panel++)
-    for (long k0 = 0; k0 < k; k0 += plan->k_block) {
-      long count = G(smaller)(plan->k_block, k - k0);
+    for (long k0 = 0; k0 < k; k0 += plan->p.k_block) {
+      long count = G(smaller)(plan->p.k_block, k - k0);
       UNIT* target = (UNIT*)plan->shared_b + (panel * G(units)(k) + k0 / GROUP) * G(TILE_COLUMNS);
-      SUM* correction = (SUM*)plan->corrections + (panel * plan->k_blocks + k0 / plan->k_block) * G(TILE_COLUMNS);
+      SUM* correction = (SUM*)plan->corrections + (panel * plan->k_blocks + k0 / plan->p.k_block) * G(TILE_COLUMNS);
       G(pack_b_panel)(plan, panel / panels, k0, count, panel % panels * G(TILE_COLUMNS), target, correction);
     }
 }
@@ -496,7 +450,6 @@ static void G(pack_shared)(G(plan)* plan, void* memory) {
 static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   hloc_gemm_args* g = &plan->g;
   hloc_gemm_args old = *g;
-  plan->exchanged = 1;
   g->m = old.n, g->n = old.m;
   g->a = old.b, g->a_outer = old.b_outer, g->a_inner = old.b_inner, g->a_row = old.b_column, g->a_column = old.b_row;
   g->b = old.a, g->b_outer = old.a_outer, g->b_inner = old.a_inner, g->b_row = old.a_column, g->b_column = old.a_row;
@@ -504,15 +457,12 @@ static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
 #endif
 
 #if defined(HLOC_PART) && HLOC_PART < HLOC_THIN
-__attribute__((weak)) int G(is_thin)(const G(plan)* plan);
 __attribute__((weak)) int G(thin)(const G(plan)* plan);
 #else
 #include "gemm_thin.h"
 #endif
 
 #if HLOC_IS_HERE(HLOC_MAIN)
-#include "gemm_choice.h"
-
 static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
   const SUM zeros[HLOC_TILE_ROWS * G(TILE_COLUMNS)] = {0};
   for (long batch = 0; batch < plan->g.batches; batch++)
@@ -522,51 +472,46 @@ static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
                   G(smaller)(G(TILE_COLUMNS), plan->g.n - column), zeros, G(TILE_COLUMNS));
 }
 
+/* Memory, or packed panels, that all tasks share; 0 if there is no memory. */
+static int G(share)(G(plan)* plan) {
+  if (plan->g.b_packed) G(find_shared)(plan, plan->g.b_packed);
+  if (plan->k_splits > 1) return (plan->partial = hloc_scratch(HLOC_FIRST, plan->p.first)) != NULL;
+  if (plan->p.shares_a) return G(share_a)(plan);
+  if (plan->p.shares_b) {
+    void* memory = hloc_scratch(HLOC_FIRST, plan->p.first);
+    if (!memory) return 0;
+    G(pack_shared)(plan, memory);
+  }
+  return 1;
+}
+
 int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
-  G(plan) plan = {.g = *args, .k_splits = 1, .k_part = args->k};
+  G(plan) plan = {.g = *args};
   if (args->batches <= 0 || args->m <= 0 || args->n <= 0) return 0;
+  if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be contiguous */
   if (args->k <= 0) {
     G(store_zeros)(&plan);
     return 0;
   }
-  int share_a, share_b, failed = 0;
-  plan.failed = &failed;
+  int failed = 0;
+  plan.p = *args->plan, plan.failed = &failed;
 #if defined(G_AMX_MULTIPLY)
   plan.has_amx = hloc_ask_for_amx();
 #endif
-  if (args->n == 1) plan.g.c_column = 1; /* whatever it was: a column of sums may be contiguous */
-  const int halves = HLOC_READS_B && args->n > G(FEW) && args->a_column == 1;
-  if (args->n <= G(NARROW) && args->m > 2 * args->n && !halves &&
-      (args->n == 1 || HLOC_HAS(G(transpose_tile))))
-    G(exchange)(&plan);
-  if (HLOC_HAS(G(is_thin)) && G(is_thin)(&plan)) return args->pack_to ? 0 : G(thin)(&plan);
-  if (!G(choose)(&plan, &share_a, &share_b)) return 1;
-  G(choose_splits)(&plan, &share_a, &share_b);
+  if (plan.p.exchanged) G(exchange)(&plan);
+  if (plan.p.is_thin) return G(thin)(&plan);
+  const hloc_gemm_args* g = &plan.g;
+  plan.m_blocks = (g->m + plan.p.m_block - 1) / plan.p.m_block;
+  plan.n_blocks = (g->n + plan.p.n_block - 1) / plan.p.n_block;
+  plan.k_blocks = (g->k + plan.p.k_block - 1) / plan.p.k_block;
+  plan.k_splits = (g->k + plan.p.k_part - 1) / plan.p.k_part;
   if (args->pack_to) {
     G(pack_shared)(&plan, args->pack_to);
     return 0;
   }
-  if (args->b_packed) {
-    G(find_shared)(&plan, args->b_packed);
-    share_b = 0, plan.group = 1;
-  }
-  if (plan.k_splits > 1) {
-    const long sums = args->batches * plan.m_blocks * plan.n_blocks * plan.k_splits * G(block_sums)(&plan);
-    plan.partial = hloc_scratch(HLOC_FIRST, sums * sizeof(SUM));
-    if (!plan.partial) return 1;
-  }
-  if (share_a && !G(share_a)(&plan)) return 1;
-  if (share_b) {
-    const long corrections = G_CORRECTS * G(panels)(args->n) * plan.k_blocks * G(TILE_COLUMNS);
-    void* memory = hloc_scratch(HLOC_FIRST, G(panel_bytes)(&plan.g) + corrections * sizeof(SUM));
-    if (!memory) return 1;
-    G(pack_shared)(&plan, memory);
-  }
-  long blocks = args->batches * plan.m_blocks * plan.n_blocks, tasks = blocks * plan.k_splits;
-  double per_task = (double)plan.m_block * plan.n_block * plan.k_part;
-  const double piece = hloc_pool_awake() ? 1e5 : 4e5;
-  long grain = per_task > piece ? 1 : (long)(piece / per_task) + 1;
-  hloc_parallel(G(run_blocks), (void* const*)&plan, tasks, grain);
+  if (!G(share)(&plan)) return 1;
+  const long blocks = g->batches * plan.m_blocks * plan.n_blocks;
+  hloc_parallel(G(run_blocks), (void* const*)&plan, blocks * plan.k_splits, hloc_gemm_grain(&plan.p));
   if (plan.partial) hloc_parallel(G(join_blocks), (void* const*)&plan, blocks, blocks);
   return __atomic_load_n(&failed, __ATOMIC_RELAXED);
 }

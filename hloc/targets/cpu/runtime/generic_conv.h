@@ -262,6 +262,7 @@ static long C(plain_step)(const hloc_conv_args* c) {
 
 static int C(multiply)(C(work)* w, hloc_gemm_args* g, long first, long rows) {
   w->first = first, g->m = rows;
+  if (w->c.products) g->plan = hloc_gemm_plan_for(w->c.products, g->batches, rows);
   return HLOC_GENERIC_NAME(hloc_gemm_, HLOC_PRODUCT, )(g);
 }
 
@@ -285,8 +286,7 @@ static int C(multiply_images)(C(work)* w, hloc_gemm_args* g, long images, long r
 }
 
 static int C(by_product)(C(work)* w) {
-  enum { PATCH_BYTES = 1 << 20, FRAME_BYTES = 1 << 22, MANY_ROWS = 512, FEWEST_ROWS = 64, GRAIN = 16384 };
-  enum { FEW_FEATURES = 4, FEW_PATCH_BYTES = PATCH_BYTES / 8 }; /* of a thread: weights that are not packed */
+  enum { FRAME_BYTES = 1 << 22, GRAIN = 16384 };
   const hloc_conv_args* c = &w->c;
   const long of_one = c->y_size[0] * c->y_size[1] * c->y_size[2], k = w->taps * w->depth, element = sizeof(FACTOR);
   const long plain = C(plain_step)(c);
@@ -301,13 +301,7 @@ static int C(by_product)(C(work)* w) {
   if (!plain && !framed) frame = images * w->frame_n;
   if (framed) for (int d = 0; d < 3; d++) w->frame_s[d] = c->x_s[d];
   if (framed) w->frame_n = c->x_n, w->frame = (const FACTOR*)(const void*)c->x;
-  const int in_line = c->window[0] * c->window[1] * c->y_size[0] * c->y_size[1] == 1 && C(runs_are_long)(w);
-  const long few_bytes = FEW_PATCH_BYTES * hloc_pool_threads();
-  const long most = w->features <= FEW_FEATURES && few_bytes < PATCH_BYTES ? few_bytes : PATCH_BYTES;
-  long rows = most / (element * (w->row + 1)); /* in cache, but enough of them to be worth packing the weights */
-  if (rows < MANY_ROWS) rows = 4 * rows < MANY_ROWS ? 4 * rows : MANY_ROWS;
-  rows = rows < FEWEST_ROWS ? FEWEST_ROWS : rows;
-  rows = plain || in_line ? 0 : rows > images * of_one ? images * of_one : rows;
+  const long rows = c->patch_rows;
   const size_t filters = (size_t)(c->feature_groups * k * w->features);
   const size_t run_bytes = (size_t)(c->feature_groups * w->taps) * sizeof(long);
   char* memory = hloc_scratch(HLOC_SECOND, run_bytes + (frame + rows * w->row + filters + 1) * element);

@@ -26,7 +26,7 @@
  *       NULL
  *       when memory is exhausted.
  *   void hloc_give_room(const hloc_room*);         sets the scratch memory of this thread and of its tasks: the driver
- *       passes each step what the plan reserves for it (hloc/targets/cpu/scratch/steps.py); NULL: none.
+ *       passes each step what the plan reserves for it (hloc/targets/cpu/plans/steps.py); NULL: none.
  *   size_t hloc_unplanned_bytes(void);             total bytes ever requested without a room, or with too small a room:
  *       plans cover every library kernel, so a program that runs on as many threads as it was compiled for adds nothing
  *   void hloc_after_fork(void);                    in the child of a fork, which has no workers: new ones start with

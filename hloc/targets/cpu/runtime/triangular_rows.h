@@ -16,7 +16,7 @@
 
 /* PANEL: rows of a factor that one thread finishes before all continue; PIECE: least multiply-adds for a thread; FEW:
  * most right-hand sides that are solved one by one.
- * hloc/targets/cpu/scratch/triangular.py uses the same numbers and memory layout. */
+ * hloc/targets/cpu/plans/triangular.py uses the same numbers and memory layout. */
 enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_VECTOR_BYTES == 64 ? 8 : 4, F(VECTORS) = 2,
        F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = 64, F(PIECE) = 65536, F(MANY) = 8, F(LARGE) = 256,
        F(FEW) = 2 };

@@ -16,8 +16,11 @@ from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES, SAME_PRODUCT, attention_kind
-from hloc.targets.cpu.scratch.convolution import arguments
-from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of
+from hloc.targets.cpu.plans.convolution import convolution_of
+from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of
+from hloc.targets.cpu.plans.convolutions import generic_plan, products_of
+from hloc.targets.cpu.plans.matmul import Product, product_of
+from hloc.targets.cpu.plans.matmul_choice import constants_text, plan_of
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk
@@ -44,13 +47,14 @@ def _address(position: int, type: str, offset: int) -> str:
 
 
 def _function(tile: Tile, name: str, header: str, declarations: str, entry: str, fields: str,
-              epilogue: Epilogue | None) -> CFunction:
-    """The function that calls hloc_<entry> with these fields of its arguments. declarations: what it calls back."""
+              epilogue: Epilogue | None, constants: Iterable[str] = ()) -> CFunction:
+    """The function that calls hloc_<entry> with these fields of its arguments. declarations: what it calls back;
+    constants: lines that define what the fields name."""
     printer, kind = StatementPrinter(C), header.removesuffix(".h")
     given = [f"  {epilogue.arguments()}"] if epilogue else []
     return c_function(name, [
         CHECK, *includes([header]), *declarations.splitlines(), *comment(tile.origin),
-        f"void {name}(void *const *buffers) {{", *given, f"  const hloc_{kind}_args args = {{{fields}}};",
+        f"void {name}(void *const *buffers) {{", *constants, *given, f"  const hloc_{kind}_args args = {{{fields}}};",
         f"  if ({printer.call(entry, '&args')}) hloc_out_of_memory = 1;", "}", ""],
         printer, headers=[header], origin=tile.origin)
 
@@ -88,14 +92,23 @@ def gemm(tile: Tile, name: str, machine: Machine) -> CFunction:
     epilogue, declaration = epilogue_of(tile, machine), ""
     if epilogue:
         declaration = epilogue.declaration
-        large = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:])
-        fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_arrays=large)
+        fields.update(epilogue=epilogue.name, epilogue_args="given")
     else:
         c_outer, c_inner, c_row, c_column = given["result"]
         fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
                       c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
     entry, epilogue = f"gemm_{SAME_PRODUCT.get(type, type)}", _with_packing(tile, fields, "b", "c", epilogue)
-    return _function(tile, name, "gemm.h", declaration, entry, _fields(**fields), epilogue)
+    constants = _plans([product_of(tile)], "plan", fields, machine)
+    return _function(tile, name, "gemm.h", declaration, entry, _fields(**fields), epilogue, constants)
+
+
+def _plans(products: Iterable[Product], field: str, fields: dict[str, object], machine: Machine) -> list[str]:
+    """Defines the plans of matmuls, the last one empty, and adds the field that names them."""
+    plans = [constants_text(plan.constants) for g in products if (plan := plan_of(g, machine))]
+    if not plans:
+        return []
+    fields[field] = "plans"
+    return ["  static const hloc_gemm_plan plans[] = {", *(f"    {plan}," for plan in plans), "    {0}};"]
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -159,10 +172,14 @@ def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
         fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
                       y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
     entry = type if type == total else f"{type}_{total}"
+    c = convolution_of(tile)
     if type in FAST_TYPES["conv"]:
-        entry = f"{algorithm_of(arguments(given, bool(epilogue)), machine)}_{type}"
+        entry = f"{algorithm_of(c, machine)}_{type}"
         epilogue = _with_packing(tile, fields, "w", "y", epilogue)
-    return _function(tile, name, "conv.h", declaration, f"conv_{entry}", _fields(**fields), epilogue)
+    else:
+        fields.update(patch_rows=generic_plan(c, given["types"], machine).rows)
+    constants = _plans(products_of(c, given["types"], machine), "products", fields, machine)
+    return _function(tile, name, "conv.h", declaration, f"conv_{entry}", _fields(**fields), epilogue, constants)
 
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], CFunction]] = {

@@ -12,8 +12,8 @@ from math import ceil
 from typing import NamedTuple
 
 from hloc.machine import Machine
-from hloc.targets.cpu.scratch.convolution import ONES, Convolution, panel_columns
-from hloc.targets.cpu.scratch.products import tile_rows
+from hloc.targets.cpu.plans.convolution import ONES, Convolution, panel_columns
+from hloc.targets.cpu.plans.matmul import tile_rows
 
 DEPTH, PRODUCTS, APART = 64, 16, 16
 FEW_ROWS, IMAGE_FLOATS, SUM_FLOATS = 16, 1 << 17, 1 << 18

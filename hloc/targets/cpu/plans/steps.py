@@ -21,7 +21,7 @@ from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FEW_QUERIES
-from hloc.targets.cpu.scratch.slots import Scratch, aligned, busy_threads
+from hloc.targets.cpu.plans.slots import Scratch, aligned, busy_threads
 
 if TYPE_CHECKING:
     from hloc.targets.cpu.tiles.sorts import Selection
@@ -48,22 +48,22 @@ def kept_bytes(kernels: Iterable[Kernel | Tile], machine: Machine) -> int:
 
 
 def _gemm(tile: Tile, machine: Machine) -> Scratch:
-    from hloc.targets.cpu.scratch.products import gemm_scratch
+    from hloc.targets.cpu.plans.matmul_choice import gemm_scratch
     return gemm_scratch(tile, machine)
 
 
 def _convolution(tile: Tile, machine: Machine) -> Scratch:
-    from hloc.targets.cpu.scratch.convolutions import convolution_scratch
+    from hloc.targets.cpu.plans.convolutions import convolution_scratch
     return convolution_scratch(tile, machine)
 
 
 def _cholesky(tile: Tile, machine: Machine) -> Scratch:
-    from hloc.targets.cpu.scratch.triangular import cholesky_scratch
+    from hloc.targets.cpu.plans.triangular import cholesky_scratch
     return cholesky_scratch(tile, machine)
 
 
 def _triangular_solve(tile: Tile, machine: Machine) -> Scratch:
-    from hloc.targets.cpu.scratch.triangular import triangular_solve_scratch
+    from hloc.targets.cpu.plans.triangular import triangular_solve_scratch
     return triangular_solve_scratch(tile, machine)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.scratch.slots import Scratch, busy_threads
+from hloc.targets.cpu.plans.slots import Scratch, busy_threads
 
 PIECE, MANY, LARGE, FEW = 65536, 8, 256, 2
 

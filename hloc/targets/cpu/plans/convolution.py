@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
+from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 
@@ -42,7 +43,8 @@ class Convolution(NamedTuple):
     y_s: tuple
     has_epilogue: bool
     batch_groups: int = 1
-    is_packed: bool = False          # w is packed by an earlier step (packing.py)
+    y_is_narrow: bool = False
+    is_packed: bool = False          # w is packed by an earlier step, or by this one (packing.py)
 
     @property
     def taps(self) -> int:
@@ -53,7 +55,13 @@ class Convolution(NamedTuple):
         return self.type == "f32"
 
 
-def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
+def convolution_of(tile: Tile) -> Convolution:
+    """Of a Tile of the library kernel "convolution"."""
+    narrow = not tile.epilogue and len(tile.buffers) > 2 and tile.buffers[2].type in ("bf16", "f16")
+    return arguments(dict(tile.parameters), bool(tile.epilogue), narrow)
+
+
+def arguments(given: Mapping, has_epilogue: bool, y_is_narrow: bool = False) -> Convolution:
     """The arguments of one batch group; strides are settled if the type has several algorithms."""
     unused, groups = 3 - len(given["window"]), given["batch_groups"]
 
@@ -68,7 +76,7 @@ def arguments(given: Mapping, has_epilogue: bool) -> Convolution:
         three(given["stride"], 1), three(given["padding_low"], 0), three(given["base_dilation"], 1),
         three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
         three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups,
-        given.get("packing") == "reads")
+        y_is_narrow, "packing" in given)
     return _normalized(c) if c.type in FAST_TYPES["conv"] else c
 
 

@@ -14,21 +14,13 @@ from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Packing
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES
-from hloc.targets.cpu.scratch.convolution import Convolution, arguments
-from hloc.targets.cpu.scratch.convolution_algorithms import algorithm_of, product_of_convolution
-from hloc.targets.cpu.scratch.convolutions import moved_filter, panel_floats
-from hloc.targets.cpu.scratch.products import (
-    Product,
-    choose,
-    exchange,
-    goes_thin,
-    is_exchanged,
-    kind_of,
-    product_of,
-    reads_in_place,
-)
-from hloc.targets.cpu.scratch.winograd import transformed_filters
-from hloc.targets.cpu.tiles.complex_products import PARTS
+from hloc.targets.cpu.plans.complex_matmul import PARTS
+from hloc.targets.cpu.plans.convolution import Convolution, convolution_of
+from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of, product_of_convolution
+from hloc.targets.cpu.plans.convolutions import moved_filter, panel_floats
+from hloc.targets.cpu.plans.matmul import Product, kind_of, product_of
+from hloc.targets.cpu.plans.matmul_choice import plan_of
+from hloc.targets.cpu.plans.winograd import transformed_filters
 
 PACKS, READS = ("packing", "packs"), ("packing", "reads")      # of a Tile's parameters
 
@@ -39,7 +31,7 @@ def packing_of(tile: Tile, machine: Machine) -> Packing | None:
     if tile.library_kernel == "gemm":
         found = _of_product(product_of(tile), machine)
     elif tile.library_kernel == "convolution":
-        found = _of_convolution(arguments(dict(tile.parameters), bool(tile.epilogue)), machine)
+        found = _of_convolution(convolution_of(tile), machine)
     if found is None or not found[1]:
         return None
     operand, size = found
@@ -48,21 +40,13 @@ def packing_of(tile: Tile, machine: Machine) -> Packing | None:
 
 def _of_product(g: Product, machine: Machine) -> tuple[int, int] | None:
     """runtime/gemm.h: the operand that is b_packed, and its bytes."""
-    if g.type in PARTS or g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
+    plan = plan_of(g, machine)
+    if plan is None or g.type in PARTS or plan.constants.is_thin or plan.constants.b_in_place:
         return None
-    kind = kind_of(g.type, machine)
-    exchanged = is_exchanged(g, kind, machine)
-    if exchanged:
-        g = exchange(g)
-    if goes_thin(g, kind):
-        return None
-    blocks = choose(g, kind, machine, exchanged, 6e5)
-    if reads_in_place(g, kind, machine, blocks)[1]:
-        return None
-    columns = 2 * machine.vector_bytes // kind.sum
-    panels = -(-g.n // columns) * (1 if g.b[:2] == (0, 0) else g.batches)
-    corrections = blocks.k_blocks * columns * kind.sum if kind.offsets_a else 0
-    return 0 if exchanged else 1, panels * (-(-g.k // kind.group) * columns * kind.unit + corrections)
+    inner, kind = plan.product, kind_of(g.type, machine)
+    panels = -(-inner.n // kind.columns) * (1 if inner.b[:2] == (0, 0) else g.batches)
+    corrections = -(-g.k // plan.constants.k_block) * kind.columns * kind.sum if kind.offsets_a else 0
+    return 0 if plan.constants.exchanged else 1, panels * (kind.units(g.k) * kind.columns * kind.unit + corrections)
 
 
 def _of_convolution(c: Convolution, machine: Machine) -> tuple[int, int] | None:

@@ -4,15 +4,15 @@ In: a Tile of the library kernel "convolution". Out: a Scratch (slots.py). Names
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import gcd, prod
+from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES, PRODUCT_OF
-from hloc.targets.cpu.scratch.convolution import ONES, Convolution, arguments, panel_columns
-from hloc.targets.cpu.scratch.convolution_algorithms import (
+from hloc.targets.cpu.plans.convolution import ONES, Convolution, convolution_of, panel_columns
+from hloc.targets.cpu.plans.convolution_algorithms import (
     algorithm_of,
     images_at_once,
     moves_spread,
@@ -21,9 +21,10 @@ from hloc.targets.cpu.scratch.convolution_algorithms import (
     rows_collide,
     step_through,
 )
-from hloc.targets.cpu.scratch.products import Product, product_scratch, tile_rows
-from hloc.targets.cpu.scratch.slots import NOTHING, Scratch, busy_threads
-from hloc.targets.cpu.scratch.winograd import blocks_of
+from hloc.targets.cpu.plans.matmul import Product, tile_rows
+from hloc.targets.cpu.plans.matmul_choice import scratch_of_all
+from hloc.targets.cpu.plans.slots import NOTHING, Scratch, busy_threads
+from hloc.targets.cpu.plans.winograd import blocks_of
 
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
 OUTER_MOST_CHUNK = 448                                                         # of conv_outer.c
@@ -35,7 +36,7 @@ PIECE_FLOATS = 4096                                                            #
 def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
     """runtime/conv.h; parameters as in hloc/kernels/products/convolution.py."""
     given = dict(tile.parameters)
-    c = arguments(given, bool(tile.epilogue))
+    c = convolution_of(tile)
     if c.type not in FAST_TYPES["conv"]:
         return _generic(c, given["types"], machine)
     algorithm = algorithm_of(c, machine)
@@ -84,12 +85,7 @@ def _moved(c: Convolution, batch_inner: bool, keep_x: bool, keep_w: bool, machin
 
 
 def _by_product(c: Convolution, machine: Machine) -> Scratch:
-    return _either(product_of_convolution(c), machine)
-
-
-def _either(g: Product, machine: Machine) -> Scratch:
-    """Enough with and without the part for products of few rows, which the program's other steps decide."""
-    return product_scratch(g, machine, thin=True).joined(product_scratch(g, machine, thin=False))
+    return scratch_of_all([product_of_convolution(c)], machine)
 
 
 def _passed_over(c: Convolution) -> Convolution:
@@ -220,34 +216,41 @@ def _by_spread(c: Convolution, machine: Machine) -> Scratch:
     piece = max(1, min(c.y_size[2], PIECE_FLOATS // c.y_features))
     found = Scratch.of(second=4 * (x + _filter(c, machine) + spread + 1), own=4 * piece * c.y_features,
                        threads=machine.cores)
-    for g in products_of_spread(c):
-        found = found.joined(_either(g, machine))
-    return found
+    return found.joined(scratch_of_all(products_of_spread(c), machine))
 
 
 # -- other element types -----------------------------------------------------------------------------------------------
 
 def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratch:
     """runtime/generic_conv.h."""
-    products, memory = _generic_products(c, types, machine)
-    found = Scratch.of(second=memory)
-    for g in products:
-        found = found.joined(_either(g, machine))
-    return found
+    generic = generic_plan(c, types, machine)
+    return Scratch.of(second=generic.memory).joined(scratch_of_all(generic.products, machine))
 
 
-def generic_products(given: Mapping, has_epilogue: bool, machine: Machine) -> list[Product]:
-    """The matmuls of a convolution of a type without a library kernel; parameters as in
-    hloc/kernels/products/convolution.py."""
-    return _generic_products(arguments(given, has_epilogue), given["types"], machine)[0]
+def products_of(c: Convolution, types: tuple[str, str], machine: Machine) -> list[Product]:
+    """The matmuls that compute a convolution; types: of its operands and sums."""
+    if c.type not in FAST_TYPES["conv"]:
+        return generic_plan(c, types, machine).products
+    algorithm = algorithm_of(c, machine)
+    if algorithm == "product":
+        return [product_of_convolution(c)]
+    return products_of_spread(c) if algorithm == "spread" else []
 
 
-def _generic_products(c: Convolution, types: tuple[str, str], machine: Machine) -> tuple[list[Product], int]:
-    """C(by_product): its products, and the bytes of its copies."""
+class GenericPlan(NamedTuple):
+    """Of runtime/generic_conv.h: the products, how many rows of patches are copied at a time (0: none), the bytes of
+    its copies."""
+
+    products: list[Product]
+    rows: int
+    memory: int
+
+
+def generic_plan(c: Convolution, types: tuple[str, str], machine: Machine) -> GenericPlan:
     operand, total = types
     depth, features = c.x_features // c.groups, c.y_features // c.groups
     if c.groups > 1 and depth == features == 1:
-        return [], 0
+        return GenericPlan([], 0, 0)
     product = PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
     factor, row, k = ELEMENT_TYPES[product].bytes, c.groups * c.taps * depth, c.taps * depth
     plain = (c.window, c.stride, c.base_dilation) == (ONES, ONES, ONES) and not any(c.pad_low) \
@@ -274,5 +277,5 @@ def _generic_products(c: Convolution, types: tuple[str, str], machine: Machine) 
     else:
         wholes = {images * of_one, c.batch % images * of_one}
         counts, a = {m for whole in wholes for m in (min(rows, whole), whole % rows)}, (0, k, row, 1)
-    return [Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), True)
-            for m in sorted(counts) if m], memory
+    return GenericPlan([Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), has_epilogue=True)
+                        for m in sorted(counts) if m], rows, memory)

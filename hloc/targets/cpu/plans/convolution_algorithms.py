@@ -1,5 +1,5 @@
-"""The algorithm of runtime/conv.h for a convolution: the choice of runtime/conv_algorithms.c, computed at compile time
-from the parameters of its Tile, so that a program contains only that algorithm.
+"""The algorithm of runtime/conv.h for a convolution, chosen at compile time, so that a program contains only that
+algorithm.
 
 In: a Convolution. Out: its algorithm:
 
@@ -7,9 +7,8 @@ In: a Convolution. Out: its algorithm:
     depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: filter gradients of depthwise
     spread      conv_transposed.c: base dilation          rows      conv.c: all others
     pairs       conv_pairs.c: bf16 in pairs, instead of rows, on CPUs that multiply pairs faster than f32. CPUs with
-                AMX do not. conv_algorithms.c does not choose it.
+                AMX do not.
     winograd    conv_winograd.c: windows of 3x3, instead of rows, if blocks need fewer multiplications (winograd.py).
-                conv_algorithms.c does not choose it.
 
 Names are those of the C code.
 """
@@ -18,9 +17,9 @@ from __future__ import annotations
 from math import prod
 
 from hloc.machine import Machine
-from hloc.targets.cpu.scratch.convolution import ONES, Convolution
-from hloc.targets.cpu.scratch.products import Product, tile_rows
-from hloc.targets.cpu.scratch.winograd import goes_by_blocks
+from hloc.targets.cpu.plans.convolution import ONES, Convolution
+from hloc.targets.cpu.plans.matmul import Product, tile_rows
+from hloc.targets.cpu.plans.winograd import goes_by_blocks
 
 SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
 
@@ -115,7 +114,8 @@ def product_of_convolution(c: Convolution) -> Product:
     a = (0, 0, c.x_s[2], c.x_c) if plain else (0, 0, c.x_n, step_through(c.x_features, c.x_c, c.x_size, c.x_s))
     b = (0, 0, c.w_i if plain else step_through(c.x_features, c.w_i, c.window, c.w_s), c.w_o)
     return Product(c.type, 1, c.batch * prod(c.y_size), c.y_features, c.x_features * (1 if plain else c.taps), a, b,
-                   c.has_epilogue, is_packed=c.is_packed)
+                   (c.y_s[2] if plain else c.y_n, c.y_c), c.has_epilogue, is_narrow=c.y_is_narrow,
+                   is_packed=c.is_packed)
 
 
 def images_at_once(c: Convolution) -> int:
@@ -133,5 +133,5 @@ def products_of_spread(c: Convolution) -> list[Product]:
     """run_spread, for a convolution with that algorithm."""
     places, row, images = prod(c.x_size), c.taps * c.y_features, images_at_once(c)
     a = (places * c.x_features, 0, c.x_features, 1) if moves_spread(c) else (c.x_n, 0, c.x_s[2], c.x_c)
-    return [Product("f32", batches, places, row, c.x_features, a, (0, 0, row, 1))
+    return [Product("f32", batches, places, row, c.x_features, a, (0, 0, row, 1), (row, 1))
             for batches in sorted({images, c.batch % images})]
