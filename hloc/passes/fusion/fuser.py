@@ -350,13 +350,6 @@ class Fuser:
         del group.members[producer]
         return contexts if fits else ONLY_EPILOGUE
 
-    def is_mask_of_read(self, producer: Instruction, group: Group) -> bool:
-        """Whether it is a mask that takes an operation or two on operands that the group reads anyway. On a CPU a
-        comparison takes less time than loading bytes beside wider numbers, which may have no vector form."""
-        return (self.machine.kind == "cpu" and producer.shape.element_type == "pred" and is_elementwise(producer)
-                and operations(producer) <= 2
-                and all(is_splat_constant(o) or o in group.members or o in group.parameters for o in producer.operands))
-
     def pays(self, producer: Instruction, group: Group, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
         """Compare computing each element as often as it is read with storing it once.
 
@@ -364,7 +357,7 @@ class Fuser:
         """
         size = producer.shape.num_bytes
         extra = group.contexts.total(contexts) - producer.shape.num_elements
-        if extra <= 0 or self.is_mask_of_read(producer, group):
+        if extra <= 0:
             return True
         loads = sum(0.5 for o in producer.operands if o.shape.num_elements > 1)
         own = seconds_of_operations(extra * (operations(producer) + loads), self.machine)

@@ -28,7 +28,7 @@ from hloc.passes.fusion.group import (
     kind_of,
     weight,
 )
-from hloc.passes.fusion.producers import bytes_made_of, is_slow_one_by_one, splits_rows_of_f16, spreads_elsewhere
+from hloc.passes.fusion.producers import bytes_made_of, is_slow_one_by_one, spreads_elsewhere
 from hloc.passes.fusion.prologues import EPILOGUE, plan_prologue
 from hloc.passes.fusion.whole import ATTENTION, SORT
 
@@ -82,8 +82,6 @@ def on_cpu(producer: Instruction, group: Group, readers: list[Instruction], core
         return "a pad with interior padding along rows is stored into a prefilled array by its own kernel"
     if spreads_elsewhere(producer, group, readers):
         return "the kernel reads a pad with interior padding at shifted positions"
-    if splits_rows_of_f16(producer, group):
-        return "short rows of f16 are converted as whole vectors, which must be contiguous in memory"
     return ""
 
 

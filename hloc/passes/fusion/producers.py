@@ -14,8 +14,6 @@ MOST_RECOMPUTED = 8              # operations per element that are recomputed fo
 MOST_LOOKED_AT = 64              # producers of an update's value
 HEAVY = 10                       # operations for an element that are worth vectors of their own
 SHORTEST_PIECE = 16              # elements side by side of a concatenate's operand
-LONGEST_SHORT_ROW = 16           # elements of a row that is read with others,
-FEWEST_SHORT_ROWS = 64           # if so many follow one another
 
 
 def is_slow_one_by_one(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
@@ -47,19 +45,6 @@ def spreads_pieces(pad: Instruction) -> bool:
     """Whether it is a pad with interior padding along contiguous elements, unless there are few."""
     sizes = pad.shape.dimensions
     return any(p.interior > 0 and math.prod(sizes[d + 1:]) < SHORTEST_PIECE for d, p in enumerate(pad.get("padding")))
-
-
-def splits_rows_of_f16(producer: Instruction, group: Group) -> bool:
-    """Whether a group's short rows of f16 would be read row by row, because a broadcast makes them not contiguous."""
-    if producer.opcode != "broadcast" or producer.shape.element_type != "f16" or is_splat_constant(producer):
-        return False
-    rows = group.rows
-    if rows is None or not rows.trailing or rows.columns > LONGEST_SHORT_ROW or len(rows.dimensions) < 3:
-        return False
-    between = math.prod(rows.dimensions[1:]) // rows.columns
-    if len(rows.dimensions) == 3 and rows.columns > 4 and rows.dimensions[0] >= FEWEST_SHORT_ROWS:
-        return False                            # rows are lanes along the first dimension (schedule/row_nest.py)
-    return between < (FEWEST_SHORT_ROWS if rows.columns > 4 else SHORTEST_PIECE)
 
 
 def scatters_pieces(root: Instruction) -> bool:
