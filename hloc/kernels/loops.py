@@ -211,6 +211,16 @@ def unrolled(builder: Builder, extent: int, block: int) -> Iterator[Index]:
             yield indexing.add(indexing.constant(blocks * block), inner)
 
 
+def in_pieces(builder: Builder, extent: int, block: int) -> Iterator[tuple[Index, int]]:
+    """The first position and the length of each piece of a range: a loop over whole blocks, and the remainder."""
+    blocks, rest = divmod(extent, block)
+    if blocks:
+        with builder.loop(blocks, SERIAL) as number:
+            yield indexing.scale(number, block), block
+    if rest:
+        yield indexing.constant(blocks * block), rest
+
+
 @contextmanager
 def block_loop(builder: Builder, extent: int, block: int, number: Index, kind: str = VECTOR) -> Iterator[Index]:
     """The loop over one block of a loop of `extent`; gives the position in the whole loop."""

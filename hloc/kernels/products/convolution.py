@@ -37,23 +37,14 @@ from hloc.kernels.products.convolution_products import product_of_images
 from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.filter_gradient import lower_filter_gradient
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
-from hloc.kernels.products.planar_convolution import lower_planar_convolution
+from hloc.kernels.products.planar_convolution import is_read_in_place, lower_planar_convolution
 from hloc.kernels.products.prologues import DEPTH, ROW, computed_access, prologue
 from hloc.kernels.products.size_thresholds import (
     TINY,
     fills_few_lanes,
-    is_shallow,
-    is_small,
     long_windows,
     multiply_adds,
-    slides_along_rows,
 )
-from hloc.kernels.products.small_convolution import (
-    is_read_in_place,
-    lower_sliding_convolution,
-    lower_small_convolution,
-)
-from hloc.kernels.products.small_dot import lower_plain_convolution
 from hloc.machine import Machine
 
 SIDES = ("lhs", "rhs")
@@ -69,7 +60,7 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     work = multiply_adds(hero)
     if len(heroes) != 1 or work <= TINY or len(numbers.output_spatial) > MOST_SPATIAL:
         return lower_loop(group, machine)
-    small = machine.kind == "cpu" and _as_loops(group, hero, machine)
+    small = machine.kind == "cpu" and _as_loops(group, hero)
     if small:
         return small
     type, total = tile_types(group, hero)
@@ -98,17 +89,11 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
 
 
-def _as_loops(group: Group, hero: Instruction, machine: Machine) -> Lowered | None:
+def _as_loops(group: Group, hero: Instruction) -> Lowered | None:
     """The loops of a convolution, if no library kernel is faster."""
-    if is_shallow(hero) and (found := lower_plain_convolution(group, hero)):
-        return found
-    if slides_along_rows(hero) and (found := lower_sliding_convolution(group, hero)):
-        return found
     if fills_few_lanes(hero) and is_read_in_place(group, hero) and (found := lower_planar_convolution(group, hero)):
         return found
-    if long_windows(hero) and is_read_in_place(group, hero):
-        return lower_filter_gradient(group, hero)
-    return lower_small_convolution(group, hero, machine) if is_small(hero) else None
+    return lower_filter_gradient(group, hero) if long_windows(hero) and is_read_in_place(group, hero) else None
 
 
 def _access(operands: OperandKernels, hero: Instruction, number: int, type: str) -> Access:

@@ -1,7 +1,7 @@
 """Tiny matmuls as loops: one row of the result at a time, with its sums in a Local array.
 
-In: a dot too small for a tile (dot.py), or a convolution of 1x1 windows that is one, with the fusion's operations on
-its result. Out: one kernel, or None if the result has no dimension to vectorize.
+In: a dot too small for a tile (dot.py), with the fusion's operations on its result. Out: one kernel, or None if the
+result has no dimension to vectorize.
 
     for i:  for j: sum[j] = 0
             for k: for j: sum[j] += a[i, k] * b[k, j]
@@ -16,11 +16,10 @@ along k instead:
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.elements import Indices
@@ -51,17 +50,6 @@ def has_long_terms(dot: Instruction, dims: DotDimensions) -> bool:
     ends = (o.shape.rank - 1 for o in dot.operands[:2])
     return all(d == (end,) for d, end in zip((dims.left_contracting, dims.right_contracting), ends)) \
         and dot.operands[0].shape.dimensions[-1] >= SHORTEST_SUM
-
-
-def lower_plain_convolution(group: Group, convolution: Instruction) -> Lowered | None:
-    """The same for a convolution of 1x1 windows over images and a result with features last."""
-    return _lowered(group, convolution, _plain_dimensions(convolution.get("dim_labels")))
-
-
-def _plain_dimensions(n: ConvolutionDimensionNumbers) -> DotDimensions:
-    """A convolution of 1x1 windows as a product; of the filter, the dimensions of size one are left out."""
-    return DotDimensions.of(left_free=(n.input_batch, *n.input_spatial), left_contracting=(n.input_feature,),
-                            right_free=(n.kernel_output_feature,), right_contracting=(n.kernel_input_feature,))
 
 
 def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | None:
@@ -95,27 +83,25 @@ def is_staged(dot: Instruction, dims: DotDimensions) -> bool:
         or ELEMENT_TYPES[right.element_type].bytes == 1
 
 
-class RowsOfSums(ABC):
-    """The loops of one kernel; `vector`: the result's dimension along which the sums run, `width` of them at a time."""
+class _SmallProduct:
+    """The loops of one kernel, a row of the result at a time. vector: the dimension along which its sums run."""
 
-    def __init__(self, group: Group, dot: Instruction, vector: int, width: int | None = None):
+    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
         self.outline = Outline(group)
         self.dot = dot
+        self.dims = dims
         self.vector = vector
         self.sizes = dot.shape.dimensions
-        self.width = width or self.sizes[vector]
-        self.block = indexing.ZERO
         self.sums = ""
 
     def kernel(self) -> KernelCall:
         b, type = self.outline.builder, accumulator_type(self.dot)
         others = [d for d in range(len(self.sizes)) if d != self.vector]
-        blocks = -(-self.sizes[self.vector] // self.width)
-        with loops.parallel(b, [*(self.sizes[d] for d in others), blocks]) as (*outer, self.block):
+        with loops.parallel(b, [self.sizes[d] for d in others]) as outer:
             index: list[Index] = [indexing.ZERO] * len(self.sizes)
             for d, counter in zip(others, outer):
                 index[d] = counter
-            self.sums = b.local(type, self.width, "sum")
+            self.sums = b.local(type, self.sizes[self.vector], "sum")
             self.add_up(index, type)
             with self.along(index):
                 self.finish(index, type)
@@ -129,27 +115,17 @@ class RowsOfSums(ABC):
     @contextmanager
     def along(self, index: list[Index], kind: str = VECTOR) -> Iterator[None]:
         """The loop over the sums; `index` follows its counter."""
-        b = self.outline.builder
-        with loops.block_loop(b, self.sizes[self.vector], self.width, self.block, kind) as index[self.vector]:
+        with self.outline.builder.loop(self.sizes[self.vector], kind) as index[self.vector]:
             yield
 
     def place(self, index: list[Index]) -> Expr:
-        start = indexing.scale(self.block, self.width)
-        return self.outline.builder.position(indexing.subtract(index[self.vector], start))
-
-    @abstractmethod
-    def depth(self) -> int:
-        """Products in one sum."""
+        return self.outline.builder.position(index[self.vector])
 
     def add_up(self, index: list[Index], type: str) -> None:
         """Compute the sums: from zero, term by term."""
         with self.along(index):
             self.outline.builder.append(Store(self.sums, self.place(index), zero(type)))
         self.accumulate(index, type)
-
-    @abstractmethod
-    def accumulate(self, index: list[Index], type: str) -> None:
-        """sums += all terms."""
 
     def add_term(self, index: list[Index], factors: Sequence[Expr], type: str) -> None:
         """sums += one product, in the loop over the sums."""
@@ -165,14 +141,6 @@ class RowsOfSums(ABC):
         outline.elements.sources[self.dot] = lambda _: total
         outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
                                      for r in outline.group.roots])
-
-
-class _SmallProduct(RowsOfSums):
-    """A dot, or a convolution that is one."""
-
-    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
-        super().__init__(group, dot, vector)
-        self.dims = dims
 
     def kind(self, dims: DotDimensions) -> str:
         """SERIAL if an operand has a stride along the sums: a few elements are gathered slower than loaded."""

@@ -44,7 +44,6 @@ from hloc.passes.fusion.obstacles import obstacle_of
 from hloc.passes.fusion.producers import (
     MOST_RECOMPUTED,
     epilogue_chains,
-    is_function_of_place,
     loaded_bytes,
     reads_operands_of,
 )
@@ -306,8 +305,6 @@ class Fuser:
         if is_hero(producer):
             return self.accept_hero(producer, group, contexts)
         if producer in group.computed or group.reads_for_product(producer, readers):
-            return contexts
-        if group.kind == ATTENTION and is_function_of_place(producer):
             return contexts
         if not self.pays(producer, group, contexts, readers):
             return "fusing would compute it several times, which costs more than storing it once"

@@ -6,7 +6,6 @@ import math
 from hloc.analysis.cost import operations
 from hloc.analysis.fusible import RESHAPES, is_elemental, is_elementwise, is_hero, is_splat_constant
 from hloc.analysis.reads import BASE
-from hloc.analysis.strides import VIEWS
 from hloc.ir import Computation, Instruction
 from hloc.passes.fusion.group import Group
 
@@ -94,22 +93,6 @@ def bytes_made_of(targets: list[Instruction], producer: Instruction) -> int:
         seen.update(inside)
         stack.extend(inside)
     return total
-
-
-def is_function_of_place(producer: Instruction) -> bool:
-    """Whether it is computed from iotas and constants by a few operations, as a causal mask: the scores' kernel then
-    loads nothing for it, and a target recognizes it."""
-    stack = [producer]
-    seen: set[Instruction] = set()
-    while stack and len(seen) <= MOST_RECOMPUTED:
-        node = stack.pop()
-        if node.opcode == "iota" or is_splat_constant(node) or node in seen:
-            continue
-        if not (is_elementwise(node) or node.opcode in VIEWS) or operations(node) > 2:
-            return False
-        seen.add(node)
-        stack.extend(node.operands)
-    return not stack
 
 
 def loaded_bytes(operand: Instruction) -> int:
