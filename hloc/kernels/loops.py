@@ -25,9 +25,9 @@ ROW_BYTES = 16 << 10    # of a block of rows that are reduced,
 MOST_ROWS, FEWEST_ROWS = 128, 16        # and their number
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
-SHORT_VECTOR = 8        # innermost loops below this length
-LONG_VECTOR = 64        # are collapsed with those around them up to this one,
-WORTH_VECTORS = 4       # if an element takes so many operations
+SHORT_VECTOR = 8        # innermost loops below this length are no vectors,
+LONG_VECTOR = 64        # and those of this one are several
+WORTH_VECTORS = 4       # operations of an element
 
 LEAST_COLUMNS = 32      # two of the widest vectors
 SIDE_BY_SIDE = (2, 3, 4)    # lengths of an innermost loop that one iteration of the loop around it unrolls, and
@@ -64,21 +64,6 @@ def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[
         origins = [origin for origin, part in zip(origins, parts) for _ in part]
         extents = finer
     return extents, origins, builder
-
-
-def with_long_vectors(extents: list[int], trial: Builder, kept: int = 0) -> list[int]:
-    """The extents with innermost loops collapsed that are shorter than a vector, if elements are computed, not only
-    moved: a division per element costs less than scalar code. Loops inside of an element rule prevent vectors. kept:
-    outer loops that stay unchanged."""
-    computed = trial.operations - len(trial.accesses)
-    has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
-    worth = computed >= WORTH_VECTORS or trial.is_costly
-    if extents[-1] >= SHORT_VECTOR or not worth or has_loops or finds_rows(extents, trial):
-        return extents
-    joined = list(extents)
-    while len(joined) > 1 + kept and joined[-1] < LONG_VECTOR and joined[-1] * joined[-2] <= BLOCK:
-        joined[-2:] = [joined[-2] * joined[-1]]
-    return joined
 
 
 def has_short_columns(extents: list[int], trial: Builder) -> bool:

@@ -21,10 +21,8 @@ from hloc.analysis.attention_gradient import gradient_in
 from hloc.analysis.fusible import in_place_operands
 from hloc.errors import UnsupportedError
 from hloc.ir import UNBOUNDED, Instruction, Shape, leaves
-from hloc.kernels.elemental.column_hoisting import with_tables_before_loops
 from hloc.kernels.elemental.loop import lower_loop
 from hloc.kernels.group import RULES, Arg, Group, KernelCall, Lowered
-from hloc.kernels.ir import Kernel
 from hloc.kernels.reductions.reduce import lower_reduce
 from hloc.machine import Machine
 
@@ -65,15 +63,6 @@ BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("reducti
 
 def lower(instruction: Instruction, machine: Machine) -> Lowered:
     """The kernels of one instruction. Raises UnsupportedError, at the instruction, if there is no lowering."""
-    lowered = _lowered(instruction, machine)
-    if machine.kind != "cpu":
-        return lowered
-    return lowered._replace(calls=tuple(
-        call._replace(kernel=with_tables_before_loops(call.kernel)) if isinstance(call.kernel, Kernel) else call
-        for call in lowered.calls))
-
-
-def _lowered(instruction: Instruction, machine: Machine) -> Lowered:
     if any(s.is_dynamic or UNBOUNDED in s.dimensions for s in _shapes(instruction)):
         raise UnsupportedError(f"'{instruction.opcode}' of dynamic dimensions cannot be compiled", instruction.span)
     group = Group.of(instruction)

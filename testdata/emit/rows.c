@@ -67,19 +67,17 @@ void f2_1(void *const *buffers, long begin, long end) {
   float *out2 = (float *)buffers[4];
   (void)begin, (void)end;
   for (long i0 = 0; i0 < 40; i0++) {
-    float row0[96] __attribute__((aligned(64)));
     float v0 = 0.0f;
     #pragma omp simd reduction(+:v0)
     for (long i1 = 0; i1 < 96; i1++) {
       const float t0 = hloc_bf16_to_f32(in0[i0 * 96 + i1]);
       v0 = v0 + t0;
-      row0[i1] = hloc_bf16_to_f32(in0[i0 * 96 + i1]);
     }
     float v1 = 0.0f;
     const float t2 = v0 * 0.010416667f;
     #pragma omp simd reduction(+:v1)
     for (long i2 = 0; i2 < 96; i2++) {
-      const float t1 = row0[i2];
+      const float t1 = hloc_bf16_to_f32(in0[i0 * 96 + i2]);
       const float t3 = t1 - t2;
       v1 = v1 + t3 * t3;
     }
@@ -87,7 +85,7 @@ void f2_1(void *const *buffers, long begin, long end) {
     const float t7 = hloc_rsqrt_f32(t6);
     #pragma omp simd
     for (long i3 = 0; i3 < 96; i3++) {
-      const float t4 = row0[i3];
+      const float t4 = hloc_bf16_to_f32(in0[i0 * 96 + i3]);
       const float t5 = t4 - t2;
       out0[i0 * 96 + i3] = hloc_f32_to_bf16(hloc_round_bf16_f32(t5 * t7) * hloc_bf16_to_f32(in1[i3]));
     }

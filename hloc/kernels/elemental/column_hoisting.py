@@ -42,27 +42,6 @@ def with_blocks_of_rows(kernel: ir.Kernel, cores: int) -> ir.Kernel | None:
     return kernel._replace(body=(*kernel.body[:-1], tables.blocks(rows, before, block)))
 
 
-def with_tables_before_loops(kernel: ir.Kernel) -> ir.Kernel:
-    """The kernel with tables before SERIAL loops over rows, as in sums along columns."""
-    body = _with_tables(kernel.body)
-    return kernel if body == kernel.body else kernel._replace(body=body)
-
-
-def _with_tables(statements: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    found: list[ir.Stmt] = []
-    for s in statements:
-        if isinstance(s, ir.For) and s.kind != ir.VECTOR:
-            columns = columns_of(s) if s.kind == ir.SERIAL and isinstance(s.extent, int) and s.extent >= FEWEST_ROWS \
-                else None
-            tables = Tables(s, columns) if columns is not None else None
-            if tables is not None and tables.are_worth():
-                found += [*tables.locals(), tables.filling(), s._replace(body=(*s.body[:-1], tables.reading()))]
-                continue
-            s = s._replace(body=_with_tables(s.body))
-        found.append(s)
-    return tuple(found)
-
-
 def columns_of(rows: ir.For) -> ir.For | None:
     """The VECTOR loop over the columns of one row, if only Lets precede it."""
     *before, columns = rows.body or (None,)
@@ -102,9 +81,9 @@ def _is_row(value: ir.Expr, row: str) -> bool:
 
 class Tables:
     """Values that depend on the column but not on the row. `fast`: the names that change from row to row; `moving`:
-    those that change from column to column. alike: rows with the same quotient of the row's number by it; 0: none."""
+    those that change from column to column. alike: rows with the same quotient of the row's number by it."""
 
-    def __init__(self, rows: ir.For, columns: ir.For, alike: int = 0):
+    def __init__(self, rows: ir.For, columns: ir.For, alike: int):
         self.row, self.alike, self.columns, self.column = rows.name, alike, columns, ir.Var(columns.name, ir.INDEX)
         self.fast = {rows.name}
         self.written = {s.buffer for s in columns.body if isinstance(s, ir.Store)}
@@ -144,8 +123,7 @@ class Tables:
 
     def is_slow(self, value: ir.Apply) -> bool:
         """Whether this is the row's number divided by so many rows that it is constant within a block."""
-        divisors = _divisors(value, self.row) if self.alike and value.op == "divide" else ()
-        return any(d % self.alike == 0 for d in divisors)
+        return value.op == "divide" and any(d % self.alike == 0 for d in _divisors(value, self.row))
 
     def looked_up(self, value: ir.Expr) -> ir.Expr:
         """The expression with loads from tables in place of the largest subexpressions that are worth one."""

@@ -25,8 +25,8 @@ from hloc.kernels.ir import VECTOR, Cost
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
 from hloc.machine import Machine
 
-FEWEST_ROWS, SHORTEST_ROW = 64, 8       # of a concatenate with unrolled rows, and their elements at most,
-LONGEST_ROW, SHORTEST_PIECE = 16, 2     # or of f16 in such short pieces
+FEWEST_ROWS, LONGEST_ROW = 64, 16       # of a concatenate with unrolled rows, and their elements at most,
+LONGEST_PIECE = 2                       # in such short pieces
 SHORTEST, SHORTEST_NARROW = 4, 16       # loops over such rows; shorter ones are one loop, with divisions
 
 Emit = Callable[[Outline, tuple[Index, ...]], None]        # stores the elements at one point
@@ -84,7 +84,6 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
     if width == 1 and not tiling and machine.kind == "cpu":
         beside = loops.interleaved(extents, trial)
         width = 1 if beside is None else extents[beside]
-        extents = extents if width > 1 else loops.with_long_vectors(extents, trial)
     # gcc 12 confuses the conditions of adjacent loads, each under its own one
     outline.builder.loads_first = width > 1
     walked = [n for d, n in enumerate(extents) if d != beside]
@@ -160,8 +159,7 @@ def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCa
         return tuple(_piece(group, root, machine, dimension, p, s) for p, s in pieces)
     length = math.prod(root.shape.dimensions[dimension:])
     longest = max(math.prod(p.shape.dimensions[dimension:]) for p, _ in pieces)
-    is_short = length <= SHORTEST_ROW or (length <= LONGEST_ROW and longest <= SHORTEST_PIECE and _holds_halves(group))
-    if machine.kind == "cpu" and rows >= FEWEST_ROWS and is_short:
+    if machine.kind == "cpu" and rows >= FEWEST_ROWS and length <= LONGEST_ROW and longest <= LONGEST_PIECE:
         return (_pieces_of_rows(group, root, dimension, pieces, rows, machine),)
     flat: list[KernelCall] = []
     if machine.kind == "cpu" and rows >= FEWEST_ROWS:
@@ -265,8 +263,7 @@ def _piece_loops(group: Group, dimension: int, piece: Instruction, rows: int) ->
         row, inner = indexing.floor_divide(position, columns), indexing.modulo(position, columns)
         Outline(group, builder).elements.value(piece, _piece_index(piece, dimension, row, inner))
     extents, origins, trial = loops.refine([rows, math.prod(piece.shape.dimensions[dimension:])], emit)
-    outer = origins.count(0)
-    return loops.with_long_vectors(extents, trial, kept=outer)[outer:], trial
+    return extents[origins.count(0):], trial
 
 
 def shareable(group: Group, stops: tuple[Instruction, ...] = ()) -> Iterator[tuple[int, int, int]]:

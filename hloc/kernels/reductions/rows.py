@@ -11,7 +11,7 @@ recompute are kept in a Local array, which stays in the L1 cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops, scalars
@@ -21,14 +21,13 @@ from hloc.kernels.elements import always
 from hloc.kernels.group import Group, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.reductions.reduce import lower_reduce
-from hloc.kernels.reductions.reduction import Reduction, depends
+from hloc.kernels.reductions.reduction import depends
 from hloc.kernels.reductions.row_kernel import RowGroup, RowKernel, type_of
 from hloc.kernels.rules.elementwise import zero
 from hloc.machine import Machine
 from hloc.ops.table import SCALARS
 
 LOCAL_BYTES = 128 << 10         # of all Local arrays of one row together
-WIDENED_BYTES = 16 << 10        # of those that hold parameters
 WORTH_KEEPING = 6               # operations below which a value is recomputed
 EXPENSIVE = frozenset(["gather", "concatenate", *(row.opcode for row in SCALARS.values()
                                                    if row.cost >= SCALARS["divide"].cost)])
@@ -44,8 +43,7 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     _choose_loops(rows)
     trial = RowKernel(rows, Outline(group), machine)
     trial.emit()
-    read = [p for p in group.parameters if rows.is_full(p) and any(p in t for t in trial.traces)]
-    final = RowKernel(rows, Outline(group), machine, _kept(rows, trial, _widened(rows, read, machine)))
+    final = RowKernel(rows, Outline(group), machine, _kept(rows, trial))
     final.emit()
     points = rows.rows * rows.columns
     operations = sum(len(t) for t in trial.traces)
@@ -118,20 +116,11 @@ def _bind_zero(outline: Outline, group: Group, reduce: Instruction) -> None:
 
 # -- values to keep ----------------------------------------------------------------------------------------------------
 
-def _widened(rows: RowGroup, read: list[Instruction], machine: Machine) -> list[Instruction]:
-    """Parameters of bf16 worth keeping in f32: on a CPU widening is two operations, one of them a shuffle. Not for a
-    maximum, which is computed without widening (targets/cpu/vector_loops/narrow_extrema.py)."""
-    arrays = [p for p in read if p.shape.element_type == "bf16"]
-    extrema = any(Reduction(rows.group, [r], ()).monoid(r) in ("maximum", "minimum") for r in rows.reduces)
-    too_long = rows.columns * 4 * len(arrays) > WIDENED_BYTES
-    return [] if machine.kind == "gpu" or extrema or too_long else arrays
-
-
-def _kept(rows: RowGroup, trial: RowKernel, widened: Collection[Instruction] = ()) -> dict[Instruction, int]:
-    """Values that an early stage computes and a later one needs, and that cost more than a load: node -> first stage.
-    widened: parameters among them."""
+def _kept(rows: RowGroup, trial: RowKernel) -> dict[Instruction, int]:
+    """Values that an early stage computes and a later one needs, and that cost more than a load: node -> first
+    stage."""
     traces = trial.traces
-    costs = _costs(rows) | dict.fromkeys(widened, WORTH_KEEPING)
+    costs = _costs(rows)
     kept: dict[Instruction, int] = {}
     for stage in range(1, len(traces)):
         stack = _targets(rows, stage)
