@@ -131,7 +131,7 @@ def module(tmp_path) -> str:
 
 def test_kernels_are_printed_and_read_back(opt, module, tmp_path):
     code, text, _ = opt(module, "--kernels", "--target", "cpu")
-    assert code == 0 and len(read_loops(Source(text))) == 1 and "exp(in0[i0])" in text
+    assert code == 0 and len(read_loops(Source(text))) == 1 and "exp(in0[" in text
     loops = tmp_path / "k.loop"
     loops.write_text(text)
     assert opt(str(loops), "--kernels", "--passes=")[:2] == (0, text.partition("\n")[2])
@@ -140,7 +140,7 @@ def test_kernels_are_printed_and_read_back(opt, module, tmp_path):
 def test_dumps_hold_what_a_pass_changed(opt, module):
     code, text, times = opt(module, "--kernels", "--dump-after", "vector_width", "--time-passes")
     assert code == 0 and text.startswith("// after vector_width\n") and " wide {" in text
-    assert "kernels changed" in times and "tail_overlap" in times
+    assert "kernels changed" in times and "call_fission" in times
     assert opt(module, "--kernels", "--dump-after", "function_outlining")[1] == "// function_outlining changes no kernel\n"
 
 

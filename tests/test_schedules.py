@@ -17,7 +17,7 @@ from test_kernel_passes import CPU, lowered
 
 from hloc.errors import Source
 from hloc.ir import array
-from hloc.kernels.ir import VECTOR, For, Kernel, Stmt
+from hloc.kernels.ir import For, Kernel, Stmt
 from hloc.kernels.schedule.choice import Candidate, candidates, scheduled
 from hloc.kernels.schedule.cost import constants
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
@@ -26,7 +26,7 @@ from hloc.kernels.text import print_loops, read_loops
 from hloc.kernels.text.interpreter import interpret
 from hloc.kernels.verify import verify_kernel
 from hloc.kernels.walks import walk, with_vector_loops
-from hloc.targets.cpu.vector_loops.loop_schedules import has_schedule, loop_schedules
+from hloc.targets.cpu.vector_loops.loop_schedules import has_schedule, loop_schedules, nests
 from hloc.targets.cpu.vector_loops.pipeline import KERNEL_PIPELINE, run_kernel_passes
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -54,7 +54,7 @@ def kernels_with_nests() -> tuple[Kernel, ...]:
     """Kernels of testdata/kernels before their schedules, small ones."""
     small = (k for k in lowered() if sum(b.size for b in k.buffers) <= MOST_ELEMENTS)
     found = tuple(k for k in (run_kernel_passes(k, CPU, BEFORE) for k in small)
-                  if any(isinstance(s, For) and s.kind == VECTOR and has_schedule(s, CPU) for s in walk(k.body)))
+                  if nests(k, CPU))
     assert len(found) > 8
     return found
 
@@ -65,10 +65,11 @@ def with_candidate(kernel: Kernel, number: int) -> tuple[Kernel, int]:
 
     def change(loop: For) -> tuple[Stmt, ...]:
         try:
-            ranked = candidates(nest_of(loop), CPU)
+            nest = nest_of(loop)
+            ranked = candidates(nest, CPU)
         except Refused:
             return (loop,)
-        if not has_schedule(loop, CPU):
+        if not has_schedule(nest, CPU):
             return (loop,)
         nests.append(loop)
         steps = read_steps(ranked[number % len(ranked)].text)

@@ -31,7 +31,7 @@ Examples:
   hloc opt model.hlo --dump-dir dumps -o optimized.hlo     # what each pass changed, and dumps/index.html
   hloc opt model.hlo --mesh data=4,model=2 --dump-after spmd_partitioner    # the program of one device
   hloc opt model.hlo --kernels                        # the loops that are printed as C
-  hloc opt model.hlo --kernels --dump-after tail_overlap       # kernels that this pass changed
+  hloc opt model.hlo --kernels --dump-after loop_schedules     # kernels that this pass changed
   hloc opt kernels.loop --kernels --passes=ssa_conversion      # of loop-IR text
   cat model.hlo | hloc opt - --time-passes > /dev/null"""
 

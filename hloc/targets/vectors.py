@@ -85,15 +85,15 @@ def _halves() -> Iterable[Instruction]:
 
 
 def _extrema() -> Iterable[Instruction]:
-    """maximum and minimum of floats in two instructions: a NaN of the first argument stays; one of the second argument
-    is what the instruction gives."""
+    """maximum and minimum of floats in two instructions: a NaN of the second argument, which is what an accumulator
+    takes in, stays; the instruction gives one of the first argument, and of two zeros that of the first argument."""
     for element, letter in (("f32", "s"), ("f64", "d")):
         for bytes, suffix in ((64, "512"), (32, "256"), (16, "")):
             same, rounding = vector(element, bytes * 8 // bits_of(element)), ", 4" if bytes == 64 else ""
-            number = f"__builtin_ia32_cmpp{letter}{suffix or '128'}_mask(a, a, {ORDERED}, -1{rounding})"
+            number = f"__builtin_ia32_cmpp{letter}{suffix or '128'}_mask(b, b, {ORDERED}, -1{rounding})"
             for op in ("maximum", "minimum"):
                 name = f"__builtin_ia32_{op[:3]}p{letter}{suffix}_mask"
-                yield Instruction(op, same, same, f"{name}(a, b, a, {number}{rounding})", "__AVX512VL__", name)
+                yield Instruction(op, same, same, f"{name}(b, a, b, {number}{rounding})", "__AVX512VL__", name)
 
 
 def _register(bits: int, bytes: int) -> str:
@@ -123,12 +123,26 @@ def vector_text(expr: Load | Apply, text: Printer) -> str:
 
 
 def operands(expr: Apply) -> tuple[Expr, ...]:
-    """The arguments of the C function of an operation: of a rounding, what is rounded and widened again."""
+    """The arguments of the C function of an operation: of a rounding, what is rounded and widened again; numbers that
+    are the same in all lanes as scalars, by which compilers divide with fewer instructions."""
     inner = expr.arguments[0]
-    if expr.op == "convert" and element_of(inner.type) == "bf16" and isinstance(inner, Apply) \
-            and inner.op.startswith("convert") and inner.arguments[0].type == expr.type:
-        return inner.arguments
-    return expr.arguments
+    if _is_by_lanes(expr) and not _operators(expr, [""] * len(expr.arguments)):
+        return tuple(a.arguments[0] if isinstance(a, Apply) and a.op == "splat" and element_of(a.type) not in MASKS
+                     else a for a in expr.arguments)
+    return operation(inner).arguments if _is_rounding(expr) else expr.arguments
+
+
+def _is_rounding(expr: Apply) -> bool:
+    """Whether this widens what it has just rounded."""
+    inner = expr.arguments[0]
+    return expr.op == "convert" and element_of(inner.type) == "bf16" and isinstance(inner, Apply) \
+        and inner.op.startswith("convert") and inner.arguments[0].type == expr.type
+
+
+def _is_by_lanes(expr: Apply) -> bool:
+    """Whether a function applies a scalar operation of several numbers to each lane."""
+    return len(expr.arguments) > 1 and expr.op not in ACROSS_LANES and expr.op != "select" \
+        and (expr.op, expr.arguments[0].type, expr.type) not in INSTRUCTIONS
 
 
 def store_text(buffer: str, position: Expr, value: Expr, text: Printer) -> str:
@@ -160,8 +174,10 @@ def _operators(expr: Apply, arguments: list[str]) -> str:
 def _function(expr: Apply) -> str:
     """The name of the function of an operation."""
     facts = ",".join(map(str, expr.immediate))
-    types = dict.fromkeys([*(a.type for a in expr.arguments), expr.type])
-    op = expr.op if operands(expr) == expr.arguments else f"round_{operation(expr.arguments[0]).op}"
+    given, is_rounding = [a.type for a in operands(expr)], _is_rounding(expr)
+    types = [*given, expr.type] if not all(map(is_vector, given)) else dict.fromkeys(
+        [*(a.type for a in expr.arguments), expr.type])
+    op = f"round_{operation(expr.arguments[0]).op}" if is_rounding else expr.op
     return "_".join(["hlocv", op, *types, *([f"{zlib.crc32(facts.encode()):08x}"] if facts else [])])
 
 
@@ -206,8 +222,9 @@ def _parameter(type: str) -> str:
 def _by_lanes(expr: Apply, names: str, printer: CountingPrinter) -> list[str]:
     """The scalar operation on each lane."""
     lanes, element = lanes_of(expr.type), vector(element_of(expr.type), 1)
-    arguments: tuple[Expr, ...] = tuple(Var(f"{name}[k]", element_of(a.type)) for name, a in zip(names, operands(expr)))
-    if operands(expr) != expr.arguments:
+    arguments: tuple[Expr, ...] = tuple(Var(f"{name}[k]", element_of(a.type)) if is_vector(a.type) else
+                                        Var(name, a.type) for name, a in zip(names, operands(expr)))
+    if _is_rounding(expr):
         arguments = (Apply(operation(expr.arguments[0]).op, arguments, element_of(expr.arguments[0].type)),)
     value = printer.expression(Apply(expr.op, arguments, element, expr.immediate))
     printer.loops += 1

@@ -1,7 +1,7 @@
 """The kernels of a module as text, after or between passes on kernels: `hloc opt --kernels`.
 
     kernel_text(kernels_of(module, target), target)                        all kernels, before they are printed as C
-    kernel_text(read_loops(source), target, passes=["tail_overlap"])       of loop-IR text, after these passes
+    kernel_text(read_loops(source), target, passes=["loop_schedules"])       of loop-IR text, after these passes
     kernel_text(kernels, target, dump_after=["call_fission"])              what this pass changed
 """
 from __future__ import annotations

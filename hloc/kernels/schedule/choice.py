@@ -1,7 +1,7 @@
 """Which schedules a nest may have, and which of them is chosen: the one of least predicted cost.
 
     candidates(nest_of(loop), machine)          [Candidate(steps, cycles), ...], the cheapest first
-    chosen(loop, frozenset(), machine)          the first of them
+    chosen(loop, frozenset(), 0, machine)       the first of them
 
 A rule yields lists of steps; one that does not apply is dropped. Rules hold no thresholds: the cost decides.
 """
@@ -23,6 +23,7 @@ from hloc.kernels.vectors import bits_of
 from hloc.machine import Machine
 
 ACCUMULATORS = (1, 2, 4)
+VECTORS = (2, 1)                # in an iteration without accumulators; of equal costs the first
 TYPICAL = 1000                  # iterations of a loop, where only the run knows them
 
 
@@ -40,7 +41,8 @@ class Candidate(NamedTuple):
 def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
     """All schedules that apply, the cheapest first."""
     found = []
-    measured = nest if isinstance(nest.loop.extent, int) else nest_of(nest.loop._replace(extent=TYPICAL), nest.local)
+    extent = nest.loop.extent
+    measured = nest if isinstance(extent, int) else nest_of(nest.loop._replace(extent=nest.most or TYPICAL), nest.local)
     for steps in dict.fromkeys(_rules(nest, machine)):
         try:
             body = lower(apply_steps(measured, steps, STEPS), count())
@@ -51,9 +53,10 @@ def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
 
 
 @lru_cache(maxsize=1024)
-def chosen(loop: For, local: frozenset[str], machine: Machine) -> Candidate:
-    """The schedule of a nest's loop. local: arrays that the kernel stored just before. Raises Refused."""
-    return candidates(nest_of(loop, local), machine)[0]
+def chosen(loop: For, local: frozenset[str], most: int, machine: Machine) -> Candidate:
+    """The schedule of a nest's loop. local: arrays that the kernel stored just before; most: its iterations, if not a
+    constant. Raises Refused."""
+    return candidates(nest_of(loop, local, most), machine)[0]
 
 
 def scheduled(loop: For, steps: tuple[Step, ...], names: Iterator[int]) -> tuple[Stmt, ...]:
@@ -86,7 +89,7 @@ def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
         tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if extent % lanes else (OVERLAP,)
         for tail in tails:
             steps: tuple[Step, ...] = (("split", (axis, lanes, tail)), ("vectorize", (axis + "i", lanes)))
-            for several in ACCUMULATORS:
+            for several in ACCUMULATORS if nest.reduces else VECTORS:
                 yield steps + _several(nest, axis + "o", several)
         if extent is None or extent >= lanes and not nest.reduces:
             return

@@ -70,7 +70,7 @@ class _Lowering:
             self.take(moved_back, self.lanes, 0, self.lanes - rest)
         groups = whole // self.copies
         if groups > 1:
-            self.loop(groups)
+            self.loop(groups, self.copies, Const(0, INDEX))
         done = groups * self.copies if groups > 1 else 0
         for n, made in enumerate(self.pieces(Const(n * self.lanes, INDEX) for n in range(done, whole))):
             self.take(made, self.lanes, (done + n) % self.copies if self.is_factored else 0)
@@ -86,24 +86,27 @@ class _Lowering:
         return tuple(self.out)
 
     def of_unknown_extent(self, extent: Expr) -> None:
-        """A loop over whole groups, and one over the vectors after these."""
+        """Loops over whole groups, over the vectors after these, and over the one that is not filled, if any."""
         if self.tail != MASK:
             raise Refused(f"the number of iterations is not constant: no {self.tail}")
-        size = self.lanes * self.copies
-        groups = index_apply("divide", extent, Const(size, INDEX))
-        self.loop(groups)
-        done = index_apply("multiply", groups, Const(size, INDEX))
-        left = index_apply("subtract", extent, done)
-        before, self.out = self.out, []
-        counter, at, most = (part_name(self.nest.loop.name, kind, self.names) for kind in (GROUP, PLACE, PLACE))
-        behind = index_apply("multiply", Var(counter, INDEX), Const(self.lanes, INDEX))
-        count = Apply("minimum", (Const(self.lanes, INDEX), index_apply("subtract", left, behind)), INDEX)
-        self.out += [Let(at, index_apply("add", done, behind)), Let(most, count)]
-        self.masked(Var(at, INDEX), Var(most, INDEX))
-        body, self.out = tuple(self.out), before
-        rounded_up = index_apply("add", left, Const(self.lanes - 1, INDEX))
-        vectors = index_apply("divide", rounded_up, Const(self.lanes, INDEX))
-        self.out.append(For(counter, vectors, SERIAL, body))
+        done: Expr = Const(0, INDEX)
+        for copies in dict.fromkeys((self.copies, 1)):
+            size = Const(self.lanes * copies, INDEX)
+            groups = index_apply("divide", index_apply("subtract", extent, done), size)
+            self.loop(groups, copies, done)
+            done = self.place(index_apply("add", done, index_apply("multiply", groups, size)))
+        left, before = self.place(index_apply("subtract", extent, done)), self.out
+        self.out = []
+        self.masked(done, left)
+        rest, self.out = For(part_name(self.nest.loop.name, GROUP, self.names),
+                             Apply("minimum", (Const(1, INDEX), left), INDEX), SERIAL, tuple(self.out)), before
+        self.out.append(rest)
+
+    def place(self, value: Expr) -> Var:
+        """An INDEX with a name."""
+        let = Let(part_name(self.nest.loop.name, PLACE, self.names), value)
+        self.out.append(let)
+        return Var(let.name, INDEX)
 
     def masked(self, start: Expr, count: Expr) -> None:
         """The iterations that fill no vector, in a part of its lanes."""
@@ -161,14 +164,15 @@ class _Lowering:
         value = identity(self.updates[name], vector(element_of(type), 1))
         return Apply("splat", (value,), type) if is_vector(type) else value
 
-    def loop(self, groups: int | Expr) -> None:
-        """The loop over groups of `copies` vectors."""
+    def loop(self, groups: int | Expr, copies: int, first: Expr) -> None:
+        """The loop over groups of so many vectors, from an iteration on."""
         before, self.out = self.out, []
         counter, at = (part_name(self.nest.loop.name, kind, self.names) for kind in (GROUP, PLACE))
-        start = Let(at, index_apply("multiply", Var(counter, INDEX), Const(self.lanes * self.copies, INDEX)))
+        behind = index_apply("multiply", Var(counter, INDEX), Const(self.lanes * copies, INDEX))
+        start = Let(at, index_apply("add", first, behind))
         begin: list[Mutable] = []
         pieces = self.pieces(index_apply("add", Var(at, INDEX), Const(copy * self.lanes, INDEX))
-                             for copy in range(self.copies))
+                             for copy in range(copies))
         for copy, made in enumerate(pieces):
             for name, term in made.taken.items():
                 term = in_all_lanes(term, self.lanes)

@@ -11,12 +11,12 @@ Steps (steps.py) change the axes; lowering.py makes loops and vectors of them. T
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
-from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Expr, For, Let, Load, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.monoids import MONOIDS, can_reassociate
 from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
@@ -66,7 +66,8 @@ class Stage(NamedTuple):
 
 class Nest(NamedTuple):
     """loop: what is computed, as a scalar loop. accumulators: reduced axes each iteration of which has accumulators of
-    its own; local: arrays that the kernel stored just before."""
+    its own; local: arrays that the kernel stored just before; is_adjacent: whether neighbouring iterations read and
+    write neighbouring elements, or the same ones; most: iterations, where only the run knows how many, 0: unknown."""
 
     loop: For
     axes: tuple[Axis, ...]
@@ -74,6 +75,8 @@ class Nest(NamedTuple):
     splits: tuple[Split, ...] = ()
     accumulators: frozenset[str] = frozenset()
     local: frozenset[str] = frozenset()
+    is_adjacent: bool = True
+    most: int = 0
 
     def axis(self, name: str) -> Axis:
         for axis in self.axes:
@@ -104,8 +107,19 @@ class Nest(NamedTuple):
         return frozenset(found - {"pred"}) or frozenset(["u8"])
 
 
-def nest_of(loop: For, local: frozenset[str] = frozenset()) -> Nest:
-    """The nest of a VECTOR loop. local: the kernel's local arrays. Raises Refused."""
+def most_iterations(extent: int | Expr, named: Mapping[str, Expr]) -> int:
+    """The iterations of a loop; for blocks, the last of which is shorter, those of a whole one. 0: unknown."""
+    if isinstance(extent, int):
+        return extent
+    value = named.get(extent.name) if isinstance(extent, Var) else extent
+    if isinstance(value, Apply) and value.op == "minimum" and isinstance(value.arguments[0], Const):
+        return value.arguments[0].integer
+    return 0
+
+
+def nest_of(loop: For, local: frozenset[str] = frozenset(), most: int = 0) -> Nest:
+    """The nest of a VECTOR loop. local: the kernel's local arrays; most: iterations, if not a constant. Raises
+    Refused."""
     if not all(isinstance(s, (Let, Store, Assign)) for s in loop.body):
         raise Refused("the body is not straight-line code")
     updates = [s for s in loop.body if isinstance(s, Assign)]
@@ -113,16 +127,18 @@ def nest_of(loop: For, local: frozenset[str] = frozenset()) -> Nest:
         raise Refused("the number of iterations is not a constant above 1")
     for update in updates:
         _refuse_update(update, loop)
-    singles, stored = Singles(loop), set[str]()
+    singles, stored, is_adjacent = Singles(loop), set[str](), True
     for s in loop.body:
         if any(isinstance(e, Load) and e.buffer in stored for e in parts(expressions(s))):
             raise Refused("what is written is read again")
         stored |= {s.buffer} if isinstance(s, Store) else set()
         for reason in _without_lanes(s, singles):
+            is_adjacent = False
             if updates:
                 raise Refused(reason)
-    return Nest(loop, (Axis(loop.name, loop.extent if isinstance(loop.extent, int) else None),),
-                tuple(Stage(s) for s in loop.body if isinstance(s, (Let, Store, Assign))), local=local)
+    stages = tuple(Stage(s) for s in loop.body if isinstance(s, (Let, Store, Assign)))
+    return Nest(loop, (Axis(loop.name, loop.extent if isinstance(loop.extent, int) else None),), stages, local=local,
+                is_adjacent=is_adjacent, most=most)
 
 
 def _refuse_update(s: Assign, loop: For) -> None:

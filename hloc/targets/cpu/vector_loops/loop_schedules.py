@@ -1,8 +1,8 @@
 """Gives loops their schedules: lanes, accumulators, tails.
 
-In: a Kernel. Out: the kernel with vectors of the loop IR instead of VECTOR loops that combine into accumulators, or
-convert by an instruction that C compilers do not select (targets/vectors.py), where these are nests
-(hloc/kernels/schedule); other loops are left to the C compiler.
+In: a Kernel. Out: the kernel with vectors of the loop IR instead of VECTOR loops that combine into accumulators, compute
+adjacent elements from adjacent ones, or convert by an instruction that C compilers do not select (targets/vectors.py),
+where these are nests (hloc/kernels/schedule); other loops are left to the C compiler.
 
     var t1 = f32(0.0)                                  var t1 = f32(0.0)
     vector i1 < 24 { t1 = t1 + x[i1] }           ->    let t1_v0 = x[0]:f32x8 + x[8]:f32x8 ...
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from hloc.errors import ParseError
-from hloc.kernels.ir import Apply, Assign, For, Kernel, Local, Stmt
+from hloc.kernels.ir import INDEX, Apply, For, Kernel, Let, Local, Stmt
 from hloc.kernels.schedule.choice import Candidate, chosen, scheduled
 from hloc.kernels.schedule.file import Given
-from hloc.kernels.schedule.nest import Nest, Refused, nest_of
+from hloc.kernels.schedule.nest import Nest, Refused, most_iterations, nest_of
 from hloc.kernels.schedule.steps import Step
 from hloc.kernels.walks import expressions, loads, parts, walk, with_vector_loops
 from hloc.machine import Machine
@@ -29,7 +29,7 @@ def loop_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] 
     the number of the nest in the kernel. Raises ParseError where one of them does not apply."""
     numbers, names = count(), count()
     return _with_nests(kernel, machine, lambda nest: with_steps(
-        (given or {}).get(str(next(numbers))), lambda: chosen(nest.loop, nest.local, machine),
+        (given or {}).get(str(next(numbers))), lambda: chosen(nest.loop, nest.local, nest.most, machine),
         lambda steps: scheduled(nest.loop, steps, names)))
 
 
@@ -55,20 +55,31 @@ def nests(kernel: Kernel, machine: Machine) -> list[Nest]:
     return found
 
 
-def has_schedule(loop: For, machine: Machine) -> bool:
-    """Whether a VECTOR loop is worth a schedule, if it is a nest: it reduces, or converts by instructions."""
-    return any(isinstance(s, Assign) for s in loop.body) or machine.arch == "x86_64" and any(
-        isinstance(e, Apply) and e.op == "convert" and (e.arguments[0].type, e.type) in CONVERTED
-        for s in walk(loop.body) for e in parts(expressions(s)))
+def has_schedule(nest: Nest, machine: Machine) -> bool:
+    """Whether a nest is worth a schedule: it reduces, converts by instructions that C compilers do not select, or
+    computes adjacent elements from adjacent ones. Compilers read others well; loops that only move elements are
+    copies, some of which are calls (call_printer.py)."""
+    if nest.reduces or machine.arch == "x86_64" and converts(nest.loop):
+        return True
+    return nest.is_adjacent and any(isinstance(e, Apply) and e.type != INDEX
+                                    for s in nest.loop.body for e in parts(expressions(s)))
+
+
+def converts(loop: For) -> bool:
+    """Whether a loop converts by instructions that C compilers do not select."""
+    return any(isinstance(e, Apply) and e.op == "convert" and (e.arguments[0].type, e.type) in CONVERTED
+               for s in walk(loop.body) for e in parts(expressions(s)))
 
 
 def _with_nests(kernel: Kernel, machine: Machine, change: Callable[[Nest], tuple[Stmt, ...]]) -> Kernel:
     local = frozenset(s.name for s in walk(kernel.body) if isinstance(s, Local))
+    named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
 
     def one(loop: For) -> tuple[Stmt, ...]:
         try:
-            nest = nest_of(loop, local & {load.buffer for load in loads(loop.body)})
+            nest = nest_of(loop, local & {load.buffer for load in loads(loop.body)},
+                           most_iterations(loop.extent, named))
         except Refused:
             return (loop,)
-        return change(nest) if has_schedule(loop, machine) else (loop,)
+        return change(nest) if has_schedule(nest, machine) else (loop,)
     return kernel._replace(body=with_vector_loops(kernel.body, one))

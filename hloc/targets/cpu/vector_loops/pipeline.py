@@ -30,7 +30,6 @@ from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
-from hloc.targets.cpu.vector_loops.tail_overlap import tail_overlap
 from hloc.targets.cpu.vector_loops.vector_width import vector_width
 
 KernelPass = Callable[..., Kernel]                   # of a Kernel and a Machine
@@ -47,7 +46,6 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     narrow_extrema,
     load_speculation,
     call_fission,
-    tail_overlap,
     nan_check_elimination,
     loop_schedules,
     scalar_conversions,
@@ -68,8 +66,7 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (load_speculation, loop_schedules, "lanes are loaded together once their loads are unconditional"),
     (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
     (call_fission, loop_schedules, "functions without lanes are in loops of their own"),
-    (call_fission, tail_overlap, "last vectors are of the loops between calls"),
-    (tail_overlap, nan_check_elimination, "the work of a loop is judged by its conversions"),
+    (call_fission, nan_check_elimination, "roundings among functions are counted before some of them are marked"),
     (nan_check_elimination, loop_schedules, "roundings without a check are found among scalars"),
     (loop_schedules, scalar_conversions, "tails of vectors are single numbers"),
 )

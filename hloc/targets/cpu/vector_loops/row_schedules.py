@@ -10,12 +10,11 @@ from itertools import count
 
 from hloc.kernels.ir import PARALLEL, SERIAL, For, Kernel, Let, Stmt
 from hloc.kernels.schedule.file import ROWS, Given
-from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.nest import Refused, most_iterations
 from hloc.kernels.schedule.row_choice import chosen_rows, scheduled_rows
 from hloc.kernels.schedule.row_nest import RowNest, row_nest_of
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.loop_schedules import with_steps
-from hloc.targets.cpu.vector_loops.vector_width import most_iterations
 
 
 def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, VECTOR, Apply, Assign, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.scalars import is_narrow
+from hloc.kernels.schedule.nest import most_iterations
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.machine import Machine
 from hloc.targets.functions import is_function
@@ -80,16 +81,6 @@ def computes_much(statements: Iterable[Stmt]) -> bool:
     values = [s.value for s in walk(statements) if isinstance(s, (Let, Assign, Store))]
     done = [e for e in parts(values) if isinstance(e, Apply) and e.type != INDEX]
     return len(done) >= MANY or any(is_heavy(e) for e in done)
-
-
-def most_iterations(extent: int | Expr, named: dict[str, Expr]) -> int:
-    """The iterations of a loop; for blocks, the last of which is shorter, those of a whole one. 0: unknown."""
-    if isinstance(extent, int):
-        return extent
-    value = named.get(extent.name) if isinstance(extent, Var) else extent
-    if isinstance(value, Apply) and value.op == "minimum" and isinstance(value.arguments[0], Const):
-        return value.arguments[0].integer
-    return 0
 
 
 def is_heavy(expr: Apply) -> bool:
