@@ -68,7 +68,7 @@ def measured(device, case: Case, text, arrays) -> Iterator[dict]:
     predicted = json.loads(told.read_text()) if told and told.exists() else {}
     backend = device.program(text, arrays, "on", case.name)
     run = device.seconds(backend, 0.05) * 1e6
-    backend.early_start, backend.graphs = False, {}         # what is captured from here on
+    backend.recorder.early_start, backend.graphs = False, {}         # what is captured from here on
     without = device.seconds(backend, 0.05) * 1e6
     found = [[*row, *predicted.get(row[0], [None, ""])] for row in kernel_times(device, backend)]
     backend.close()

@@ -3,10 +3,13 @@
 Products of f32 as TF32, bf16 that is f32 within a kernel, sums that the last block joins, rows in one kernel, the
 gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters
 and of images, operands that a kernel packs before wgmma reads them, a few rows by weights of few bits, attention of a
-few queries. A case goes to another section once a device has run it.
+few queries. And loops whose number of rounds is not known, decided by the host and by conditional nodes of a graph: in
+microseconds of a round, beside what was predicted of a round without its kernels. A case goes to another section once
+a device has run it.
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +20,9 @@ from gpu_sections.device import bytes_of, random_arrays
 from hloc import api
 from hloc.evaluate import evaluate
 from hloc.passes.precision import product_precision
+from hloc.targets.cuda.execution.recording import depth_of
 from hloc.tools.compare import compare
+from hloc.tools.gpu_times import program_times
 
 PRODUCT = """ENTRY e {{ a = f32[{n},{n}] parameter(0)  b = f32[{n},{n}] parameter(1)
   ROOT d = f32[{n},{n}] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{asked} }}
@@ -142,3 +147,48 @@ def rows(device) -> Iterator[dict[str, Any]]:
         yield {"what": name, "value": seconds * 1e6, "unit": "us", "compared": {"the copy": rate / best},
                "note": f"error {error:.1e}" if right else f"WRONG: error {error:.1e}", "wrong": not right}
         backend.close()
+    yield from loops(device)
+
+
+def loop_text(kernels: int) -> str:
+    """A loop with as many rounds as its second argument says, of so many kernels that depend on each other, if nothing
+    is fused, and one that counts."""
+    chain = "".join(f"  x{n} = f32[1024] {'sine' if n % 2 else 'cosine'}(x{n - 1})\n" for n in range(1, kernels + 1))
+    return f"""HloModule rounds
+test {{ s = (s32[], s32[], f32[1024]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1  ROOT c = pred[] compare(i, n), direction=LT }}
+body {{ s = (s32[], s32[], f32[1024]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1  x0 = f32[1024] get-tuple-element(s), index=2
+{chain}  one = s32[] constant(1)  j = s32[] add(i, one)
+  ROOT r = (s32[], s32[], f32[1024]) tuple(j, n, x{kernels}) }}
+ENTRY e {{ x = f32[1024] parameter(0)  n = s32[] parameter(1)  z = s32[] constant(0)
+  s = (s32[], s32[], f32[1024]) tuple(z, n, x)  w = (s32[], s32[], f32[1024]) while(s), condition=test, body=body
+  ROOT y = f32[1024] get-tuple-element(w), index=2 }}
+"""
+
+
+def loops(device) -> Iterator[dict[str, Any]]:
+    """Both ways to decide whether a loop goes on."""
+    rounds, asked = device.size(200, 3), os.environ.get("HLOC_CUDA_CONDITIONAL")
+    arrays = [np.linspace(-1, 1, 1024, dtype=np.float32), np.int32(rounds)]
+    for kernels in (1, device.size(8, 2), device.size(64, 3)):
+        text, took = loop_text(kernels), []
+        planned = device.planned(text, "off")
+        (expected,), (told,) = evaluate(api.load(text), arrays), program_times(planned, device.machine).rounds
+        packed = device.built(planned)
+        for way, setting, predicted in (("the host", "off", told.host_us), ("the device", "on", told.device_us)):
+            os.environ["HLOC_CUDA_CONDITIONAL"] = setting
+            backend = device.started(packed, arrays)
+            results = [backend(arrays)[0].copy() for _ in range(3)]         # from the second run on by graphs
+            errors = [float(np.max(np.abs(result - expected))) for result in results]
+            took.append(device.seconds(backend, 0.05) / rounds)
+            done = ""
+            if setting == "on" and backend.recorder.nodes is None:
+                done = "; the host decided" + ("" if depth_of(packed.steps) else ", as is predicted to be cheaper")
+            yield {"what": f"a round of {kernels} kernels and a counter, decided by {way}", "value": took[-1] * 1e6,
+                   "unit": "us", "compared": {"the host's": took[-1] / took[0]}, "wrong": max(errors) > 1e-4,
+                   "note": f"predicted beside the kernels: {predicted:.1f} us; error {max(errors):.1e}{done}"}
+            backend.close()
+    os.environ.pop("HLOC_CUDA_CONDITIONAL")
+    if asked is not None:
+        os.environ["HLOC_CUDA_CONDITIONAL"] = asked

@@ -172,6 +172,9 @@ def _show_kernels(told, top: int) -> None:
         early = sum(k.early * k.uses for k in told.times.kernels)
         click.echo(f"predicted for a run on {told.times.gpu}: {told.times.us:,.1f} us, launches: {launches:,}"
                    f"{f', of which {early:,} start early' if early else ''}; {told.times.graphs}")
+        for one in told.times.rounds[:top]:
+            click.echo(one.in_words)
+        _rest(len(told.times.rounds), top)
 
 
 def _times(told) -> dict:
@@ -190,6 +193,13 @@ def _time_json(predicted) -> dict:
     if predicted is None:                                       # a copy or a step on the host
         return {"predicted_us": None, "uses": None, "bound": None}
     return {"predicted_us": round(predicted.us, 3), "uses": predicted.uses, "bound": predicted.bound}
+
+
+def _round_json(one) -> dict:
+    """Of a loop or branch that only the device decides."""
+    name = one.step.instruction.name if one.step.instruction is not None else None
+    return {"name": name, "host_us": round(one.host_us, 3), "device_us": round(one.device_us, 3),
+            "by_device": one.by_device, "only_host": one.only_host or None}
 
 
 def _elsewhere(module, gpu, passes) -> dict:
@@ -260,7 +270,8 @@ def _as_json(told) -> dict:
     return {
         "instructions": told.instructions,
         **({"device": told.times.gpu, "predicted_us": round(told.times.us, 3),
-            "graphs": told.times.graphs} if told.times else {}),
+            "graphs": told.times.graphs,
+            "undecided": [_round_json(r) for r in told.times.rounds]} if told.times else {}),
         "kernels": [{"computation": k.computation, "name": k.instruction.name, "kind": k.kind,
                      "line": line_of(main_operation(k.instruction)), "source": _kernel_source(k), "bytes": k.size,
                      "flops": k.flops, "holds": list(k.members),

@@ -71,7 +71,8 @@ class Counter(NamedTuple):
 class WhileLoop(NamedTuple):
     """Run `condition`, then while the pred at `flag` is true: `body`, `condition`. trip_count: known number or None;
     instruction: the while itself; None in a saved plan. On a GPU a loop with a known number of rounds has no condition,
-    and no flag; counters: of such a loop."""
+    and no flag; counters: of such a loop. by_device: a GPU should decide
+    by itself how long the loop goes on."""
 
     condition: tuple[Step, ...]
     flag: Ref | None
@@ -79,6 +80,7 @@ class WhileLoop(NamedTuple):
     trip_count: int | None = None
     instruction: Instruction | None = None
     counters: tuple[Counter, ...] = ()
+    by_device: bool = False
 
     @property
     def decided_at(self) -> Ref:
@@ -88,11 +90,14 @@ class WhileLoop(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Run branches[selector]; the selector is an s32 clamped to the last branch, or a pred (true: branch 0)."""
+    """Run branches[selector]; the selector is an s32 clamped to the last branch, or a pred (true: branch 0).
+    instruction, by_device: as in a WhileLoop."""
 
     selector: Ref
     selector_type: str
     branches: tuple[tuple[Step, ...], ...]
+    instruction: Instruction | None = None
+    by_device: bool = False
 
 
 class HostCall(NamedTuple):

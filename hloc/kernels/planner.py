@@ -402,7 +402,8 @@ class Planner:
         for value in results + [v for o in operands[1:] for v in o]:
             self.assignment.use(value, self.time)
         kind = instruction.operands[0].shape.element_type
-        steps.append(Draft(lambda ref: Branch(ref(selector), kind, tuple(_finish(b, ref) for b in branches))))
+        steps.append(Draft(lambda ref: Branch(ref(selector), kind, tuple(_finish(b, ref) for b in branches),
+                                                     instruction)))
         return results
 
     def _given_to_branches(self, conditional: Instruction, operands: list[Leaves], results: Leaves,

@@ -15,7 +15,8 @@ from hloc.ir import Module
 from hloc.ir.clone import clone_module
 from hloc.kernels.plan import Program
 from hloc.machine import Machine
-from hloc.targets.cuda.costs.program import Predicted, predict
+from hloc.targets.cuda.costs.program import Estimates, Predicted, predict
+from hloc.targets.cuda.costs.rounds import Round, rounds_of
 from hloc.targets.cuda.execution.graphs import in_words
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.target import cuda_target
@@ -25,11 +26,12 @@ WHAT_IF = ("a100", "h100", "h200", "b200")
 
 class Times(NamedTuple):
     """kernels: by instruction, those with the longest total time first; us: of a whole run; graphs: how it runs, in
-    words."""
+    words; rounds: of loops whose number of rounds is not known, and of branches."""
 
     gpu: str
     kernels: tuple[Predicted, ...]
     graphs: str
+    rounds: tuple[Round, ...] = ()
 
     @property
     def us(self) -> float:
@@ -39,7 +41,8 @@ class Times(NamedTuple):
 def program_times(program: Program, gpu: Machine) -> Times:
     """The times of a program that was planned for this GPU."""
     kernels = sorted(predict(program, gpu), key=lambda k: -k.us * k.uses)
-    return Times(gpu.name, tuple(kernels), in_words(program.steps))
+    rounds = rounds_of(program, Estimates(program, gpu).gaining)
+    return Times(gpu.name, tuple(kernels), in_words(program.steps), tuple(rounds))
 
 
 def gpu_times(module: Module, gpu: Machine, passes: Mapping[str, Any] | None = None) -> Times:

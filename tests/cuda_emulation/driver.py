@@ -30,6 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cuda_emulation.setters import PtxModule
+
 HERE = Path(__file__).parent
 HLOC = HERE.parent.parent / "hloc" / "targets"
 # As it is when a run of tests begins: what single tests set for hloc's own cache would have each build all anew.
@@ -46,6 +48,7 @@ CHECKS = ("-DEMULATION_CHECKED", "-fsanitize=thread,alignment", "-fno-threadsafe
 WRAPPED = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,--wrap=memset")        # copies of structures: checks.cpp
 DEVICE = SimpleNamespace(name="the emulation", capability=(9, 0), memory=1 << 30, driver=13000, count=1)
 MOST_SHARED = 227 << 10
+CONTEXT = 0xC0                          # the address of the only context
 LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, \d+)?\)\s+(\w+)\(")
 WORDS = {1: "a barrier that some threads never reach", 2: "bad launch"}
 
@@ -382,9 +385,28 @@ class Capture:
     """A graph: what each of its streams does, in the order of the calls. It runs with queues in the place of streams,
     which are late where the streams are."""
 
-    def __init__(self, origin: Stream):
-        self.origin, self.ended = origin, False
+    numbers = itertools.count(1)
+
+    def __init__(self, origin: Stream | None, parent: Capture | None = None):
+        self.origin, self.ended, self.parent = origin, False, parent
         self.items: list[tuple[Stream, object]] = []
+        self.number, self.instances = next(Capture.numbers), 0
+        self.root: Capture = parent.root if parent is not None else self
+        self.handles: list[Handle] = []                     # of a root: of all nodes
+        self.loose: set[int] = set()                        # nodes that were added, and that nothing comes behind yet
+        self.known[self.number] = self
+
+    known: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictionary()
+
+    def launch(self) -> None:
+        """A run of the whole graph."""
+        for handle in self.handles:
+            handle.value, handle.runs = handle.default, True
+        try:
+            self.run()
+        finally:
+            for handle in self.handles:
+                handle.runs = False
 
     def joined(self) -> bool:
         """Whether the origin has waited for the last work of all other streams."""
@@ -412,11 +434,64 @@ class Capture:
             queue.run()
 
 
+class Handle:
+    """The value of a conditional node. default: in each launch, before a kernel sets it; None: it has none."""
+
+    numbers = itertools.count(1 << 40)
+    known: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+
+    def __init__(self, graph: Capture, context: int, default: int | None):
+        self.graph, self.context, self.default = graph, context, default
+        self.number, self.node = next(Handle.numbers), None
+        self.value, self.runs, self.is_set = default, False, False
+        self.known[self.number] = self
+        graph.root.handles.append(self)
+
+    def now(self) -> int:
+        if self.value is None:
+            raise Error("a conditional node is reached before a kernel has set its value")
+        return self.value
+
+
+def set_conditional(number: int, value: int) -> None:
+    """cudaGraphSetConditional."""
+    handle = Handle.known.get(number)
+    if handle is None or not handle.runs:
+        raise Error("cudaGraphSetConditional for a handle of no graph that runs")
+    handle.value, handle.is_set = value, True
+
+
+class ConditionalNode:
+    """A loop (kind 1) or a switch (2) in a graph, and its bodies."""
+
+    launched = 0                        # bodies
+
+    def __init__(self, handle: Handle, kind: int, bodies: list[Capture]):
+        self.handle, self.kind, self.bodies = handle, kind, bodies
+        self.array = (ctypes.c_void_p * len(bodies))(*(body.number for body in bodies))
+        handle.node = self
+
+    def __call__(self) -> None:
+        if self.kind == 2:
+            if self.handle.now() < len(self.bodies):
+                self.run(self.handle.value)
+            return
+        while self.handle.now():
+            self.handle.is_set = False
+            self.run(0)
+            if not self.handle.is_set:
+                raise Error("a loop whose body does not set its condition: it never ends")
+
+    def run(self, number: int) -> None:
+        ConditionalNode.launched += 1
+        self.bodies[number].run()
+
+
 class GraphLibrary:
-    """The functions of libcuda that hloc/targets/cuda/execution/graphs.py and tensor_maps.py call."""
+    """The functions of libcuda that hloc/targets/cuda/execution/graphs.py, conditional_nodes.py and tensor_maps.py
+    call."""
 
     graphs: dict[int, Capture] = {}
-    numbers = itertools.count(1)
     launched = early = 0                # graphs, and kernels in them that start early
 
     def cuStreamBeginCapture_v2(self, stream, mode) -> int:     # noqa: N802 - the driver's names
@@ -427,18 +502,62 @@ class GraphLibrary:
     def cuStreamGetCaptureInfo_v3(self, stream, status, number, graph, nodes, edges, count) -> int:     # noqa: N802
         capture = Stream.known[stream.value].capture
         own = [n for n, (on, _) in enumerate(capture.items) if on.handle == stream.value]
-        status._obj.value, count._obj.value = 1, len(own[-1:])
+        status._obj.value, graph._obj.value, count._obj.value = 1, capture.number, len(own[-1:])
         self.nodes = (ctypes.c_void_p * 1)(*own[-1:])
         ctypes.memmove(ctypes.addressof(nodes._obj), ctypes.byref(ctypes.c_void_p(ctypes.addressof(self.nodes))), 8)
         return 0
 
     def cuStreamUpdateCaptureDependencies_v2(self, stream, nodes, edges, count, flags) -> int:         # noqa: N802
         own = Stream.known[stream.value]
-        assert bytes(edges) == bytes([1, 0, 1, 0, 0, 0, 0, 0]) and (count.value, flags.value) == (1, 1)
-        if not isinstance(own.capture.items[nodes[0] or 0][1], KernelStart):        # only kernels have such a port
+        assert (count.value, flags.value) == (1, 1)
+        place = nodes[0] or 0
+        if isinstance(own.capture.items[place][1], ConditionalNode):
+            own.capture.loose.discard(place)
+            return 1 if edges else 0
+        assert bytes(edges) == bytes([1, 0, 1, 0, 0, 0, 0, 0])
+        if not isinstance(own.capture.items[place][1], KernelStart):                # only kernels have such a port
             return 1
         own.early = True
         GraphLibrary.early += 1
+        return 0
+
+    def cuCtxGetCurrent(self, context) -> int:                  # noqa: N802
+        context._obj.value = CONTEXT if Context.depth else 0
+        return 0
+
+    def cuGraphConditionalHandleCreate(self, handle, graph, context, default, flags) -> int:           # noqa: N802
+        capture = Capture.known.get(graph.value)
+        if capture is None or capture.ended or context.value != CONTEXT or flags.value not in (0, 1):
+            return 1
+        made = Handle(capture, context.value, default.value if flags.value else None)
+        handle._obj.value = made.number
+        return 0
+
+    def cuGraphAddNode_v2(self, node, graph, before, data, count, params) -> int:                      # noqa: N802
+        capture, given = Capture.known.get(graph.value), params._obj
+        handle = Handle.known.get(given.handle)
+        sizes = {1: given.size == 1, 2: given.size > 0 and DEVICE.driver >= 12080}
+        if DEVICE.driver < 12040 or given.type != 13:
+            return 801
+        if capture is None or capture.ended or data or any(given.reserved0) or any(given.rest) or given.reserved2 \
+                or not sizes.get(given.kind, False) or given.context != CONTEXT:
+            return 1
+        places = [before[n] or 0 for n in range(count.value)]
+        if handle is None or handle.node is not None or not _contains(handle.graph, capture) \
+                or len(set(places)) != len(places) or not all(p < len(capture.items) for p in places):
+            return 1
+        made = ConditionalNode(handle, given.kind, [Capture(None, capture) for _ in range(given.size)])
+        given.bodies = ctypes.cast(made.array, ctypes.POINTER(ctypes.c_void_p))
+        node[0] = len(capture.items)
+        capture.loose.add(len(capture.items))
+        capture.items.append((capture.items[places[-1]][0] if places else capture.origin, made))
+        return 0
+
+    def cuStreamBeginCaptureToGraph(self, stream, graph, before, data, count, mode) -> int:            # noqa: N802
+        own, capture = Stream.known[stream.value], Capture.known.get(graph.value)
+        if own.capture is not None or capture is None or capture.origin is not None or count.value or mode.value != 1:
+            return 1
+        own.capture, capture.origin = capture, own
         return 0
 
     def cuStreamEndCapture(self, stream, graph) -> int:         # noqa: N802
@@ -446,18 +565,24 @@ class GraphLibrary:
         capture.ended = True
         for own in {own for own, _ in capture.items} | {capture.origin}:
             own.capture = None
-        if not capture.joined():
+        if not capture.joined() or capture.loose:
             return 904
-        graph._obj.value = next(self.numbers)
-        self.graphs[graph._obj.value] = capture
+        graph._obj.value = capture.number
+        if capture.parent is None:
+            self.graphs[capture.number] = capture
         return 0
 
     def cuGraphInstantiateWithFlags(self, instance, graph, flags) -> int:       # noqa: N802
+        capture = self.graphs[graph.value]
+        if any(h.node is None for h in capture.handles) or capture.handles and capture.instances:
+            return 1
+        capture.instances += 1
         instance._obj.value = graph.value
         return 0
 
     def cuGetErrorString(self, code, text) -> int:              # noqa: N802
-        words = {801: b"operation not supported", 904: b"the capture has work that its origin does not wait for"}
+        words = {1: b"invalid argument", 801: b"operation not supported",
+                 904: b"the capture has work that its origin does not wait for"}
         text._obj.value = words.get(code.value)
         return 0 if code.value in words else 1
 
@@ -480,7 +605,7 @@ class GraphLibrary:
 
     def cuGraphLaunch(self, instance, stream) -> int:           # noqa: N802
         GraphLibrary.launched += 1
-        Stream.known[stream.value].do(self.graphs[instance.value].run)
+        Stream.known[stream.value].do(self.graphs[instance.value].launch)
         return 0
 
 
@@ -638,5 +763,25 @@ class Function:
         return pieces, spans
 
 
-def module_from_buffer(image: bytes) -> Module:
-    return Module(image)
+def module_from_buffer(image: bytes) -> Module | PtxModule:
+    if not image.startswith(b".version"):
+        return Module(image)
+    if DEVICE.driver < 12030:
+        raise Error("cuModuleLoadDataEx failed: a PTX JIT compilation failed")
+    return PtxModule(image.decode(), _number_at, set_conditional)
+
+
+def _number_at(address: int, size: int) -> int:
+    """A number that a kernel in PTX reads. Only checked images note what kernels write."""
+    memory, offset = _piece(address, size)
+    noted = (memory.written == BY_KERNELS).any()
+    if address % size or noted and not memory.written[offset:offset + size].all():
+        raise Error("a condition that nothing has written is read")
+    return int.from_bytes(_bytes_at(address, size).tobytes(), "little")
+
+
+def _contains(graph: Capture, inner: Capture | None) -> bool:
+    """Whether a graph is another one or has it as a body, at any depth."""
+    while inner is not None and inner is not graph:
+        inner = inner.parent
+    return inner is graph

@@ -41,7 +41,7 @@ from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 12
+MARK, VERSION = "hloc_container", 13
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
@@ -217,10 +217,10 @@ def _step_to_json(step: Step) -> list[Any]:
     if isinstance(step, WhileLoop):
         return ["while", [_step_to_json(s) for s in step.condition], step.flag and list(step.flag),
                 [_step_to_json(s) for s in step.body], step.trip_count,
-                [[list(ref) for ref in counter] for counter in step.counters]]
+                [[list(ref) for ref in counter] for counter in step.counters], int(step.by_device)]
     if isinstance(step, Branch):
         return ["branch", list(step.selector), step.selector_type,
-                [[_step_to_json(s) for s in b] for b in step.branches]]
+                [[_step_to_json(s) for s in b] for b in step.branches], int(step.by_device)]
     if isinstance(step, Collective):
         return collective_steps.to_json(step)
     if isinstance(step, DeviceNumber):
@@ -241,7 +241,7 @@ def _step_from_json(row: list, depth: int) -> Step:
         return _loop(row, depth)
     if kind == "branch":
         numpy_dtype(row[2])                                      # KeyError for an unknown type
-        return Branch(_ref(row[1]), row[2], tuple(_steps(b, depth) for b in row[3]))
+        return Branch(_ref(row[1]), row[2], tuple(_steps(b, depth) for b in row[3]), None, bool(whole(row[4], 1)))
     if kind == "host":
         arguments, results = (tuple((_ref(r), array_shape(t, *d)) for r, t, d in part) for part in row[2:4])
         return HostCall(str(row[1]), arguments, results)
@@ -254,10 +254,10 @@ def _step_from_json(row: list, depth: int) -> Step:
 
 
 def _loop(row: list, depth: int) -> WhileLoop:
-    _, condition, flag, body, trips, counters = row
+    _, condition, flag, body, trips, counters, by_device = row
     loop = WhileLoop(_steps(condition, depth), flag and _ref(flag), _steps(body, depth),
                      None if trips is None else whole(trips, MOST_BYTES), None,
-                     tuple(Counter(_ref(place), _ref(values)) for place, values in counters))
+                     tuple(Counter(_ref(place), _ref(values)) for place, values in counters), bool(whole(by_device, 1)))
     if trips is None and (loop.flag is None or counters) or any(c.place.size != c.values.size for c in loop.counters):
         raise ValueError("a loop that nothing ends")
     return loop

@@ -13,6 +13,7 @@ from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.costs.rounds import decided
 from hloc.targets.cuda.early_start import fetched, is_early, with_fetches
 from hloc.targets.cuda.execution.graphs import in_words
 from hloc.targets.cuda.loops.kernels import describe, kernel_source
@@ -82,6 +83,7 @@ def make_sources(program: Program, gpu: Machine, variants: Sequence[str] = ()) -
         starts = tuple(g._replace(about=about, early=is_early(g, gpu)) for g in code.launches)
         codes.append(code._replace(text=describe(code.launches, kernel) + code.text, launches=starts))
     geometry = tuple(g for code in codes for g in code.launches)
+    program = decided(program, lambda launch: sum(g.early for g in codes[launch.kernel].launches))
     origins = tuple((number, n) for number, code in enumerate(codes) for n in range(len(code.launches)))
     return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry, host_calls(program.steps),
                        variants, origins)

@@ -61,6 +61,10 @@ class Estimates:
             early = gains(work.blocks, self.gpu)
         return found
 
+    def gaining(self, launch: Launch) -> int:
+        """How many kernels of a launch are small enough to start early."""
+        return sum(gains(work.blocks, self.gpu) for work in self.works(launch.kernel))
+
     def _find_early(self, steps: Iterable[Step], before: Step | None) -> None:
         """Launches right behind another one whose last kernel lets them start; before: the step before these. In a
         loop that a graph holds, the first step is behind the last one."""

@@ -12,6 +12,8 @@ The first run waits after every kernel, so that a fault is reported with the ker
 run on, consecutive steps that do not need the host are CUDA graphs (graphs.py), in which small kernels start early
 (early_start.py). HLOC_CUDA_GRAPHS=off disables graphs; HLOC_CUDA_EARLY_START=off disables early starts;
 HLOC_CUDA_WAIT=on waits after every kernel of every run. A run with a clock (step_clock.py) also has no graphs.
+Loops whose number of rounds is not known, and branches, are decided by the host; with HLOC_CUDA_CONDITIONAL=on, where
+the plan says so, by the device (recording.py).
 """
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ import atexit
 import ctypes
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -47,10 +50,10 @@ from hloc.kernels.plan import (
 )
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container, Geometry, table_bytes
-from hloc.targets.cuda.early_start import starts_early
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.execution.device_arrays import DeviceArray, Fixed
 from hloc.targets.cuda.execution.host_memory import HostMemory
+from hloc.targets.cuda.execution.recording import Recorder, depth_of, in_words
 from hloc.targets.cuda.execution.step_clock import StepClock
 from hloc.targets.cuda.gpus import device_named
 from hloc.targets.cuda.libraries import cublaslt, cudnn
@@ -155,15 +158,15 @@ class CudaBackend:
         self.functions: list[Any] = []
         self.module: Any = None
         self.stream: Any = None
-        self.counters: dict[Ref, Ref] = {}                  # while rounds are recorded: counters -> their values
         self.lock = threading.RLock()                       # one thread at a time: all runs use the same memory
         self.resident: dict[int, weakref.ref] = {}   # number of a parameter -> the argument that its memory still holds
         self.cublaslt: cublaslt.CublasLt | None = None
         self.cudnn: cudnn.Cudnn | None = None
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
-        self.early_start = os.environ.get("HLOC_CUDA_EARLY_START", "on") != "off" \
+        early_start = os.environ.get("HLOC_CUDA_EARLY_START", "on") != "off" \
             and self.cuda.get_driver_version() >= graphs.EARLY_DRIVER
+        self.recorder = Recorder(self, packed.kernels, early_start)
         self.collectives: CudaCollectives | None = None
         self.context = primary_context(self.cuda, device.place_here % self.cuda.Device.count() if device else 0)
         with _Inside(self):
@@ -204,6 +207,7 @@ class CudaBackend:
         self.maps = {step: self.regions["tensor map"][number] for step, number in mapped.items()}
         for step, address in self.maps.items():
             self._send(address, self._encoded(step))
+        self._load_nodes()
         self.stream.synchronize()
 
     def _load_collectives(self) -> None:
@@ -211,7 +215,13 @@ class CudaBackend:
         from hloc.targets.cuda.execution.collectives import CudaCollectives
         table = next(iter(self.regions["table"]), 0)
         self.collectives = CudaCollectives(self.cuda, self.device or Device(), self.packed.steps, self.stream, self.gpu,
-                                           self._address, table, self.host)
+                                           self.address, table, self.host)
+
+    def _load_nodes(self) -> None:
+        """Prepares conditional nodes, if they are asked for. Warns if they cannot be made: then the host decides."""
+        if self.use_graphs and os.environ.get("HLOC_CUDA_CONDITIONAL", "off") == "on" and \
+                (why := self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)):
+            warnings.warn(f"the host decides how loops of {self.packed.name} go on: {why}", RuntimeWarning, 2)
 
     def _function(self, name: str):
         try:
@@ -234,14 +244,14 @@ class CudaBackend:
         """Why the driver rejects the image."""
         has, needs = self.cuda.get_driver_version(), self.packed.cuda
         if needs and has // 1000 < needs // 1000:
-            return RunError(f"the NVIDIA driver is too old: it supports CUDA {_version(has)}, the program was compiled "
-                            f"by CUDA {_version(needs)} ({error})",
+            return RunError(f"the NVIDIA driver is too old: it supports CUDA {in_words(has)}, the program was compiled "
+                            f"by CUDA {in_words(needs)} ({error})",
                             hint=f"update the driver, or compile with NVRTC {has // 1000}")
         return RunError(f"the driver refuses the program's image ({error}); compile it again")
 
     def _encoded(self, step: Launch) -> np.ndarray:
         """The tensor maps of a launch."""
-        maps = [tensor_maps.encode(map, self._address(step.arguments[map.argument]))
+        maps = [tensor_maps.encode(map, self.address(step.arguments[map.argument]))
                 for map in self.packed.kernels[step.kernel].maps]
         return np.frombuffer(b"".join(maps), np.uint8)
 
@@ -292,7 +302,7 @@ class CudaBackend:
                 library.close()
         if self.memory is not None:
             self.memory.free()
-        self.graphs, self.functions, self.collectives = {}, [], None
+        self.graphs, self.functions, self.collectives, self.recorder.nodes = {}, [], None, None
         self.cublaslt = self.cudnn = self.memory = self.host = self.module = self.stream = None
 
     def check_lost(self) -> None:
@@ -414,55 +424,46 @@ class CudaBackend:
         elif array.nbytes:
             self.cuda.memcpy_dtoh_async(array.reshape(-1).view(np.uint8), address, self.stream)
 
-    def _address(self, ref: Ref) -> int:
-        ref = self.counters.get(ref, ref)
+    def address(self, ref: Ref) -> int:
+        """Where a piece of memory is; of a counter in a round that is recorded, its value."""
+        ref = self.recorder.counters.get(ref, ref)
         return self.regions[ref.region][ref.index] + ref.offset
 
     def _steps(self, steps: Sequence[Step]) -> None:
-        run: dict[type, Callable[[Any], None]] = {
-            Launch: self._launch, Copy: self._copy, WhileLoop: self._while, Branch: self._branch,
-            HostCall: self._host_call, Collective: self._collective, DeviceNumber: self._device_number}
         if self.runs == 0 or not self.use_graphs:
             for step in steps:
-                run[type(step)](step)
+                self.put(step)
             return
         if id(steps) not in self.parts:
-            self.parts[id(steps)] = graphs.parts(steps)
+            self.parts[id(steps)] = graphs.parts(steps, self.recorder.nodes is not None)
         for part in self.parts[id(steps)]:
             if part.nodes is not None and part.nodes > 1:
                 self._graph(part).launch()
             else:
                 for step in part.steps:
-                    run[type(step)](step)
+                    self.put(step)
 
     def _graph(self, part: graphs.Part) -> graphs.Graph:
         if id(part) not in self.graphs:
-            self.graphs[id(part)] = graphs.Graph(self.stream, partial(self.record, part.steps))
+            self.graphs[id(part)] = graphs.Graph(self.stream, partial(self.record, part.steps),
+                                                   keep=depth_of(part.steps) > 0)
         return self.graphs[id(part)]
 
-    def record(self, steps: Sequence[Step], before: Step | None = None) -> Step | None:
-        """Puts launches, copies, collectives and counted loops on the stream, the loops unrolled: for a graph. Kernels
-        read counters where the plan has their values. before: the step right before these. Returns the last one."""
+    def record(self, steps: Sequence[Step]) -> None:
+        """Puts steps on the stream, for a graph (recording.py)."""
+        self.recorder.record(steps)
+
+    def put(self, step: Step) -> None:
+        """Runs one step, or puts it on the stream."""
         run: dict[type, Callable[[Any], None]] = {
-            Launch: self._launch, Copy: self._copy, Collective: self._collective, DeviceNumber: self._device_number}
-        for step in steps:
-            if isinstance(step, WhileLoop):
-                for number in range(step.trip_count or 0):  # counted, else it is in no graph
-                    self.counters.update((c.place, c.in_round(number)) for c in step.counters)
-                    before = self.record(step.body, before)
-                for counter in step.counters:
-                    del self.counters[counter.place]
-            else:
-                if self.early_start and starts_early(self.packed.kernels, before, step):
-                    graphs.let_start_early(self.stream)
-                run[type(step)](step)                       # nodes_of knows no others
-                before = step
-        return before
+            Launch: self._launch, Copy: self._copy, WhileLoop: self._while, Branch: self._branch,
+            HostCall: self._host_call, Collective: self._collective, DeviceNumber: self._device_number}
+        run[type(step)](step)
 
     def _launch(self, step: Launch) -> None:
         geometry = self.packed.kernels[step.kernel]
         try:
-            addresses = [self._address(ref) for ref in step.arguments]
+            addresses = [self.address(ref) for ref in step.arguments]
             if geometry.maps:
                 addresses.append(self.maps[step])
             with self._timed(step):
@@ -478,7 +479,7 @@ class CudaBackend:
                            ) from None
 
     def _copy(self, step: Copy) -> None:
-        to, source = self._address(step.destination), self._address(step.source)
+        to, source = self.address(step.destination), self.address(step.source)
         with self._timed(step):
             if self.host is not None:
                 self.host.copy(to, source, step.source.size, self.stream)
@@ -499,14 +500,14 @@ class CudaBackend:
         device = self.device.number if self.device is not None else 0
         number = device // step.divisor % step.modulus
         with self._timed(step):
-            self.cuda.memset_d32_async(self._address(step.result), number, 1, self.stream)
+            self.cuda.memset_d32_async(self.address(step.result), number, 1, self.stream)
 
     def _timed(self, step: Step) -> AbstractContextManager:
         return self.clock.around(step, self.cuda, self.stream) if self.clock else nullcontext()
 
     def _read(self, ref: Ref, dtype) -> int:
         value = self.flag[:np.dtype(dtype).itemsize]
-        self._fetch(value, self._address(ref))
+        self._fetch(value, self.address(ref))
         self._wait()
         return int(value.view(dtype)[0])
 
@@ -528,7 +529,7 @@ class CudaBackend:
 
     def _count(self, counter: Counter, number: int) -> None:
         value = counter.in_round(number)
-        self.cuda.memcpy_dtod_async(self._address(counter.place), self._address(value), value.size, self.stream)
+        self.cuda.memcpy_dtod_async(self.address(counter.place), self.address(value), value.size, self.stream)
 
     def _branch(self, step: Branch) -> None:
         if step.selector_type == "pred":
@@ -546,11 +547,11 @@ class CudaBackend:
         inputs = []
         for ref, shape in step.arguments:
             array = np.empty(shape.dimensions, numpy_dtype(shape.element_type))
-            self._fetch(array, self._address(ref))
+            self._fetch(array, self.address(ref))
             inputs.append(array)
         self._wait()
         for (ref, _), answer in zip(step.results, answered(step, self.host_functions[step], inputs)):
-            self._send(self._address(ref), np.ascontiguousarray(answer))
+            self._send(self.address(ref), np.ascontiguousarray(answer))
         self.stream.synchronize()
 
 
@@ -600,7 +601,3 @@ def launches(steps: Sequence[Step]) -> list[Launch]:
 
 def _mib(size: int) -> str:
     return f"{size / MIB:,.1f}" if size >= MIB else f"{size / MIB:.3f}"
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
