@@ -7,7 +7,7 @@ it does not apply:
 
     // not idempotent: why
     // not evaluated: why
-    // target: cuda
+    // target: cuda          or the name of a GPU, for which passes then choose
     // options: memory_limit=4096   an option of passes, a number
     // passes: a, b          what runs instead of the pass that the folder names
 """
@@ -26,6 +26,7 @@ from hloc.machine import Machine
 from hloc.passes.context import PassContext
 from hloc.passes.pipelines import ALL_PASSES
 from hloc.passes.runner import named_passes, run_passes
+from hloc.targets.cuda.gpus import GPUS
 from hloc.text import parse_module
 from hloc.verify import verify
 
@@ -66,7 +67,8 @@ def test_case(path: Path) -> None:
     told = directives(given)
     passes = named_passes([n.strip() for n in told.get("passes", path.parent.name).split(",")], ALL_PASSES)
     options = {key: int(value) for key, _, value in [told["options"].partition("=")]} if "options" in told else {}
-    context = PassContext(MACHINE, told.get("target", "cpu"), options)
+    target = told.get("target", "cpu")
+    context = PassContext(GPUS[target], "cuda", options) if target in GPUS else PassContext(MACHINE, target, options)
     module = parse_module(given, path.name)
     verify(module)
     run_passes(module, passes, context)

@@ -3,9 +3,9 @@
 Products of f32 as TF32, bf16 that is f32 within a kernel, sums that the last block joins, rows in one kernel, the
 gradient of a pooling, transposes by vectors, the first few of long rows, the norm of one row, gradients of filters
 and of images, operands that a kernel packs before wgmma reads them, a few rows by weights of few bits, attention of a
-few queries. And loops whose number of rounds is not known, decided by the host and by conditional nodes of a graph: in
-microseconds of a round, beside what was predicted of a round without its kernels. A case goes to another section once
-a device has run it.
+few queries, also if it stores keys and values first. And loops whose number of rounds is not known, decided by the host
+and by conditional nodes of a graph: in microseconds of a round, beside what was predicted of a round without its
+kernels. A case goes to another section once a device has run it.
 """
 from __future__ import annotations
 
@@ -92,6 +92,14 @@ ENTRY e {{ q = {t}[{h},{r},{d}] parameter(0)  k = {t}[{h},{s},{d}] parameter(1) 
   ROOT o = {t}[{h},{r},{d}] dot(c, v), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, lhs_contracting_dims={{2}},
     rhs_contracting_dims={{1}} }}
 """
+DECODER = ATTENTION.replace("k = {t}[{h},{s},{d}] parameter(1)  v = {t}[{h},{s},{d}] parameter(2)", """
+  ck = {t}[{h},{s},{d}] parameter(1)  cv = {t}[{h},{s},{d}] parameter(2)  nk = {t}[{h},{r},{d}] parameter(3)
+  nv = {t}[{h},{r},{d}] parameter(4)  zero = s32[] constant(0)  at = s32[] constant({p})
+  k = {t}[{h},{s},{d}] dynamic-update-slice(ck, nk, zero, at, zero)
+  v = {t}[{h},{s},{d}] dynamic-update-slice(cv, nv, zero, at, zero)
+""").replace("ROOT o", "o").replace("{{1}} }}\n", """{{1}}
+  ROOT all = ({t}[{h},{r},{d}], {t}[{h},{s},{d}], {t}[{h},{s},{d}]) tuple(o, k, v) }}
+""")
 
 
 def cases(device) -> Iterator[tuple[str, str]]:
@@ -125,6 +133,8 @@ def cases(device) -> Iterator[tuple[str, str]]:
         keys = device.size(keys, 40)
         yield f"{t} attention of {r} of {h} heads' queries, {keys} keys of {d}", \
             ATTENTION.format(t=t, h=h, r=r, s=keys, d=d)
+        yield f"{t} attention of {r} of {h} heads' queries, {keys} keys of {d}, {r} of them new", \
+            DECODER.format(t=t, h=h, r=r, s=keys, d=d, p=keys // 2)
     long = device.size(50257, 3000)
     yield f"the first two of {long}", FIRST.format(r=1, c=long, k=2)
     yield f"the first 40 of 8 rows of {long}", FIRST.format(r=8, c=long, k=40)

@@ -113,7 +113,7 @@ def in_place_operands(instruction: Instruction) -> tuple[tuple[int, int], ...]:
 
 def fusion_in_place_operands(fusion: Instruction) -> tuple[tuple[int, int], ...]:
     """These pairs for a fusion whose root is an update of one of its parameters, or whose roots are slices written into
-    parameters that nothing else in the fusion reads."""
+    parameters that nothing else in the fusion reads: of one shape, or beside the result of an attention."""
     root = fusion.get("calls").root
     if root.opcode == "tuple":
         return _slices_in_place(root, fusion.get("calls").instructions)
@@ -126,15 +126,19 @@ def fusion_in_place_operands(fusion: Instruction) -> tuple[tuple[int, int], ...]
 
 
 def _slices_in_place(root: Instruction, instructions: list[Instruction]) -> tuple[tuple[int, int], ...]:
-    """These pairs for several results that are slices of one shape, written into parameters."""
-    if not root.operands or any(o.opcode != "dynamic-update-slice" for o in root.operands):
-        return ()
-    targets = [o.operands[0] for o in root.operands]
+    """These pairs for several results of which all, or those beside an attention, are slices written into
+    parameters."""
+    slices = [(leaf, o) for leaf, o in enumerate(root.operands) if o.opcode == "dynamic-update-slice"]
     reads = [o for i in instructions for o in i.operands]
-    if any(t.opcode != "parameter" or reads.count(t) > 1 for t in targets) \
-            or len({o.operands[1].shape.dimensions for o in root.operands}) > 1:
+    if not slices or any(o.operands[0].opcode != "parameter" or reads.count(o.operands[0]) > 1 for _, o in slices):
         return ()
-    return tuple((leaf, t.number) for leaf, t in enumerate(targets))
+    if len(slices) < len(root.operands):
+        fits = sum(i.opcode == "dot" for i in instructions) == 2
+    else:
+        fits = len({o.operands[1].shape.dimensions for _, o in slices}) == 1
+    if not fits:
+        return ()
+    return tuple((leaf, o.operands[0].number) for leaf, o in slices)
 
 
 def is_in_pieces(instruction: Instruction) -> bool:

@@ -6,7 +6,7 @@ construction that know how parameters are read, where results go, and which argu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -69,13 +69,15 @@ class Lowered(NamedTuple):
 
 @dataclass
 class Group:
-    """The inside of a fusion, or one instruction alone: roots are its results, leaf by leaf."""
+    """The inside of a fusion, or one instruction alone: roots are its results, leaf by leaf. stored: roots that other
+    members read from the result's memory, where a kernel before has stored them, or the same kernel does: leaves."""
 
     instruction: Instruction
     roots: list[Instruction]
     parameters: dict[Instruction, int]
     members: list[Instruction]
     uses: dict[Instruction, int]
+    stored: dict[Instruction, int] = field(default_factory=dict)
 
     @staticmethod
     def of(instruction: Instruction) -> Group:
@@ -152,15 +154,20 @@ class Outline:
         self.elements.uses = {**self.elements.uses, **self.group.repeated}
 
     def _parameter(self, parameter: Instruction) -> Source | None:
-        """How a parameter is read: a literal, or a load that widens narrow types. None for other instructions."""
+        """How a parameter, or a stored result, is read: a literal, or a load that widens narrow types. None for other
+        instructions."""
         group = self.group
+        if parameter in group.stored:
+            return self._memory(self.result_read(group.stored[parameter]), parameter.shape)
         if parameter not in group.parameters:
             return None
         if group.is_scalar_constant(parameter):
             value = scalars.literal(group.operand(parameter).literal, parameter.shape.element_type)
             return lambda index: value
-        name, shape = f"in{group.parameters[parameter]}", parameter.shape
+        return self._memory(f"in{group.parameters[parameter]}", parameter.shape)
 
+    def _memory(self, name: str, shape: Shape) -> Source:
+        """How an array in a buffer is read."""
         def read(index: Indices) -> Expr:
             position = indexing.linearize(index, shape.dimensions)
             staged = self.staged.get((name, position))
@@ -179,6 +186,12 @@ class Outline:
         if name not in self.written:
             self.written.append(name)
         return name
+
+    def result_read(self, leaf: int) -> str:
+        """The buffer of a result that is read, which something before the kernel has stored."""
+        shape = self.group.result_shapes[leaf]
+        self.known[f"out{leaf}"] = (Arg("result", 0, leaf), shape.element_type, shape.num_elements, "read")
+        return f"out{leaf}"
 
     def scratch_buffer(self, number: int, type: str, size: int, access: str) -> str:
         name = f"scratch{number}"

@@ -243,6 +243,22 @@ class Prologue(NamedTuple):
     origin: tuple[str, ...] = ()
 
 
+class Update(NamedTuple):
+    """Lines that an attention stores into its keys or values, and reads as if they had been there.
+
+    array        the buffer, which is also a result: "key" or "value"
+    source       the buffer that has the lines; lines: how many, from the line `first` of each batch on
+    layout       of the source: (offset, line, element, (batch strides)), as that of the array
+    statements   Lets; the last one is of "first", an INDEX between 0 and the number of the array's lines less these
+    """
+
+    array: str
+    source: str
+    lines: int
+    layout: tuple
+    statements: tuple[Stmt, ...]
+
+
 class Tile(NamedTuple):
     """A kernel made from a hand-written template instead of loops: matrix products, attention, convolutions ...
 
@@ -254,6 +270,7 @@ class Tile(NamedTuple):
                  attention: see attention/attention.py
     comparator   for sorts: (parameter names, statements, result) of the scalar comparison
     prologues    for products on a GPU: operands that are no buffers
+    updates      for attention on a GPU: keys and values that it stores first
     """
 
     name: str
@@ -265,7 +282,8 @@ class Tile(NamedTuple):
     cost: Cost = Cost()
     origin: tuple[str, ...] = ()
     prologues: tuple[Prologue, ...] = ()
+    updates: tuple[Update, ...] = ()
 
     def structure(self) -> tuple:
         return (self.library_kernel, self.buffers, self.parameters, self.epilogue, self.comparator,
-                tuple(p._replace(origin=()) for p in self.prologues))
+                tuple(p._replace(origin=()) for p in self.prologues), self.updates)

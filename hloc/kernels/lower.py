@@ -76,7 +76,8 @@ def lower(instruction: Instruction, machine: Machine) -> Lowered:
     if instruction.opcode == "fusion" and gradient_in(instruction.get("calls")) is not None:
         return lower_attention_gradient(group, machine)
     several = len(group.roots) > 1
-    lowering = BY_OPCODE.get(root.opcode) if not several or len(in_place_operands(instruction)) > 1 else None
+    in_place = several and len(in_place_operands(instruction)) == len(group.roots)
+    lowering = BY_OPCODE.get(root.opcode) if in_place or not several else None
     if instruction.opcode == "fusion" and (lowering is None or lowering is lower_reduce):
         lowering = BY_KIND.get(instruction.get("kind"), lowering)
     if lowering is not None:

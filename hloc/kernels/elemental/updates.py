@@ -10,7 +10,7 @@ does not fit are skipped, as HLO specifies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import reduce
 
@@ -34,15 +34,18 @@ def lower_dynamic_update_slice(group: Group, machine: Machine) -> Lowered:
     if any(t not in group.parameters or group.is_scalar_constant(t) for t in targets):
         return lower_loop(group, machine)
     in_place = tuple((leaf, group.parameters[t], 0) for leaf, t in enumerate(targets))
-    shape = group.roots[0].operands[1].shape
-    if targets[0].shape.num_elements == 0 or shape.num_elements == 0:
+    if targets[0].shape.num_elements == 0 or group.roots[0].operands[1].shape.num_elements == 0:
         return Lowered((), in_place=in_place)
+    return Lowered((update_kernel(group, machine, range(len(targets))),), in_place=in_place)
 
+
+def update_kernel(group: Group, machine: Machine, leaves: Sequence[int], suffix: str = "") -> KernelCall:
+    """The kernel of some roots, whose updates have one shape."""
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
-        found = [_updated(outline, root, index) for root in group.roots]
-        for leaf, (position, value) in enumerate(found):
+        found = [(leaf, *_updated(outline, group.roots[leaf], index)) for leaf in leaves]
+        for leaf, position, value in found:
             outline.builder.store(outline.result_buffer(leaf, "update"), position, value)
-    return Lowered((loop_kernel(group, machine, shape.dimensions, emit),), in_place=in_place)
+    return loop_kernel(group, machine, group.roots[leaves[0]].operands[1].shape.dimensions, emit, suffix)
 
 
 def _updated(outline: Outline, root: Instruction, index: tuple[Index, ...]) -> tuple[Index, Expr]:

@@ -10,8 +10,9 @@ its users are inside: that cannot close a cycle. With users outside it may still
 group is strictly above them (Group.height). Cheap producers are recomputed in every group that reads them. A producer
 joins if recomputing its elements as often as they are read costs less than a store, a load and a kernel
 (hloc/analysis/cost.py). On a GPU what steps a counter of a loop joins nothing: no kernel computes it
-(hloc/analysis/counters.py). Two matmuls with a softmax between them are a group from the start (attention.py), which
-the producers of the scores may join. At the end, independent groups that read the same arrays are merged.
+(hloc/analysis/counters.py). Two matmuls with a softmax between them are a group from the start (attention.py), on GPUs
+with updates of the keys and values; producers of the scores may join it. At the end, independent groups that read the
+same arrays are merged.
 
 Every remaining edge is appended with its reason to `context.fusion_report`, a list of Edge (edges.py), if the caller
 gives one. The option "fusion": "off" makes each instruction a separate kernel. Linear in instructions and edges; a

@@ -20,6 +20,8 @@ from hloc.analysis.attention import (
     multiply_adds,
     tail_of,
 )
+from hloc.analysis.attention_updates import StoredLines, stored_lines
+from hloc.analysis.prologues import is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction
 from hloc.machine import Machine
 from hloc.passes.fusion.gradients import KEPT, Readers, gradient_kernels
@@ -63,14 +65,14 @@ def find_attentions(computation: Computation, readers: Readers, pinned: set[Inst
     """All attentions of a computation that become one kernel, and with `gradients` the kernels of their gradients; the
     order is also valid for `others`."""
     search = _Search(computation, readers, pinned, machine)
-    search.run(gradients)
+    search.run(gradients, updates=machine.kind == "gpu")
     others = others or []
     order = in_order(computation, [*search.kernels, *others])
-    if order is None:                                   # kernels of gradients that depend on each other
+    if order is None:                                   # kernels of several results that depend on each other
         search = _Search(computation, readers, pinned, machine)
-        search.run(False)
+        search.run(False, updates=False)
         order = in_order(computation, [*search.kernels, *others])
-    assert order is not None                            # without gradients no kernel depends on another one's inside
+    assert order is not None                            # with one result no kernel depends on another one's inside
     place = {i: n for n, i in enumerate(order)}
     found = {max(k.outputs, key=place.__getitem__): k for k in (*search.kernels, *others)}
     shared = frozenset(s for k in search.kernels for s in k.shared)
@@ -87,7 +89,8 @@ class _Search:
         self.between: dict[Instruction, str] = {}
         self.taken: set[Instruction] = set()
 
-    def run(self, gradients: bool) -> None:
+    def run(self, gradients: bool, updates: bool) -> None:
+        """Find all kernels; gradients, updates: with those of gradients, with updates of keys and values."""
         sums: dict[Instruction, list[Instruction]] = {}
         for instruction in self.computation.instructions:
             if instruction.opcode == "reduce" and not instruction.shape.is_tuple:
@@ -100,21 +103,24 @@ class _Search:
             if isinstance(attention, str):
                 self.refused[output] = attention
             elif attention is not None:
-                kernels = self.kernels_of(attention, gradients)
+                kernels = self.kernels_of(attention, gradients, updates)
                 if isinstance(kernels, str):
                     self.between[attention.scores] = self.refused[output] = kernels
                 else:
                     self.kernels += kernels
                     self.taken.update(m for k in kernels for m in k.members)
 
-    def kernels_of(self, attention: Attention, gradients: bool) -> list[WholeKernel] | str:
+    def kernels_of(self, attention: Attention, gradients: bool, updates: bool) -> list[WholeKernel] | str:
         """An attention's kernel, and those of its gradients; or the reason against them."""
         members = _members(attention, self.computation, self.readers)
         if isinstance(members, str):
             return members
         kernels: list[WholeKernel] | str
         if _is_alone(members, self.computation, self.readers):
-            kernels = [WholeKernel(ATTENTION, attention.scores, members, members[-1:])]
+            stored = self.stored(attention, members) if updates else []
+            first = [m for lines in stored for m in (lines.update, *reversed(lines.views))]
+            outputs = (*(lines.update for lines in stored), members[-1])
+            kernels = [WholeKernel(ATTENTION, attention.scores, (*first, *members), outputs)]
         elif gradients:
             kernels = gradient_kernels(attention, members, self.computation, self.readers, self.pinned)
         else:
@@ -126,6 +132,26 @@ class _Search:
         if any(m in self.taken for k in kernels for m in k.members):
             return "its matmuls belong to another attention kernel"
         return slower(attention, self.machine) or kernels
+
+    def stored(self, attention: Attention, members: tuple[Instruction, ...]) -> list[StoredLines]:
+        """The updates of keys and values that are part of the kernel: those that only the two matmuls read inside, of
+        arrays that it does not read otherwise. An attention that is limited by its matmuls takes longer if its
+        operands are not copied as they are."""
+        arrays = [*attention.scores.operands, attention.output.operands[1 - attention.slot], members[-1]]
+        operations = 2 * (multiply_adds(attention.scores) + multiply_adds(attention.output))
+        width = ELEMENT_TYPES[arrays[0].shape.element_type].bytes
+        if is_limited_by_mma(operations, sum(a.shape.num_bytes for a in arrays), width, self.machine):
+            return []
+        inside = {*members, *(m for lines in stored_lines(attention) if lines for m in (*lines.views, lines.update))}
+        reads = [o for m in inside for o in m.operands]
+        return [lines for lines in stored_lines(attention) if lines is not None
+                and self.is_free(lines) and reads.count(lines.update.operands[0]) == 1
+                and reads.count(lines.update) == 1 and all(reads.count(v) == 1 for v in lines.views)]
+
+    def is_free(self, lines: StoredLines) -> bool:
+        """Whether its views have no other readers, and no other kernel has taken the update."""
+        return lines.update not in self.taken and lines.update not in self.pinned \
+            and all(len(self.readers[v]) == 1 and v is not self.computation.root for v in lines.views)
 
 
 def _unrenamed(node: Instruction) -> Instruction:

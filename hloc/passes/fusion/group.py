@@ -8,8 +8,8 @@ members, its operands, its results, and whether it holds a reduction or a hero:
                 depend on a reduce (softmax, layer norm)
     PRODUCT     a dot or convolution, its epilogue, and views or prologues of its operands (prologues.py)
                                                                                -> kOutput
-    ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), producers of the scores, and views
-                of the operands                                                -> kCustom
+    ATTENTION   two dots with a softmax between them (hloc/analysis/attention.py), producers of the scores, views of
+                the operands, and updates of keys and values in place          -> kCustom
     UPDATE      a dynamic-update-slice or scatter and its updates              -> kLoop
     SORT        a sort and the slices that read it (sorts.py)                  -> kCustom
     SINGLE      anything else: not fused
@@ -96,7 +96,7 @@ class Group:
 
     def context_of_operand(self, reader: Instruction, slot: int, context: int) -> int:
         if self.kind == ATTENTION and not is_elemental(reader):
-            return BASE
+            return self.contexts.scalar() if is_update(reader) and slot > 1 else BASE
         if reader.opcode == "reduce":
             count = len(reader.operands) // 2
             if slot >= count:
@@ -122,8 +122,9 @@ class Group:
         """The kernel of all members, which runs over the elements of its first one: the scores, the sort."""
         group = Group(kernel.first, height)
         group.kind = kernel.kind
-        for member in kernel.members[1:]:
-            group.add(member, (BASE,), [])
+        for member in kernel.members:
+            if member is not kernel.first:
+                group.add(member, (BASE,), [])
         group.outputs = dict.fromkeys(kernel.outputs)
         return group
 
@@ -145,9 +146,16 @@ class Group:
             self.outputs[producer] = None
 
     def reads_for_product(self, producer: Instruction, readers: list[Instruction]) -> bool:
-        """Whether the matmul of this group reads the producer as an operand, also through a view."""
+        """Whether the matmul of this group reads the producer as an operand, or stores it into one, also through a
+        view."""
         return self.kind in (PRODUCT, ATTENTION) and any(
-            r in self.views or (is_hero(r) and r in self.members) for r in readers)
+            r in self.views or (is_hero(r) and r in self.members)
+            or (is_update(r) and r in self.members and r.operands[1] is producer) for r in readers)
+
+    @property
+    def updates(self) -> list[Instruction]:
+        """The members that update arrays in place."""
+        return [o for o in self.outputs if is_update(o)]
 
     def view_of(self, producer: Instruction, readers: list[Instruction]) -> View | None:
         """The strides by which a dot reads the producer's operand, if the producer is only a view of it."""

@@ -44,7 +44,7 @@ def obstacle_of(producer: Instruction, group: Group, readers: list[Instruction],
             or (on_cpu(producer, group, readers, fuser.machine.cores) if fuser.machine.kind == "cpu" else "")
             or of_matmul(producer, group, readers, fuser)
             or (of_collectives(producer, group) if fuser.overlaps and is_hero(producer) else "")
-            or (of_update(producer, group) if group.kind == UPDATE else "")
+            or (of_update(producer, group) if group.updates else "")
             or fuser.overwritten.obstacle(producer, group))
 
 
@@ -116,11 +116,10 @@ def _moved(instruction: Instruction) -> Instruction:
 
 def of_update(producer: Instruction, group: Group) -> str:
     """An update that would read the array that it overwrites."""
-    root = group.first
-    targets = [root.operands[slot] for _, slot in in_place_operands(root)]
+    targets = [root.operands[slot] for root in group.updates for _, slot in in_place_operands(root)]
     if producer in targets:
         return "an array that is updated in place must be in memory"
-    if root.shape.is_tuple or any(o in targets for o in producer.operands):
+    if group.first.shape.is_tuple or any(o in targets for o in producer.operands):
         return "it reads the array that the kernel updates in place"
     if bytes_made_of(targets, producer) > producer.shape.num_bytes:
         return "it reads more of the array that is updated in place than it produces"

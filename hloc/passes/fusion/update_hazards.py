@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from hloc.analysis.aliasing import Values, in_place
 from hloc.ir import Computation, Instruction
-from hloc.passes.fusion.group import UPDATE, Group
+from hloc.passes.fusion.group import Group
 
 MOST_LOOKED_AT = 256            # instructions between a kernel and the update before it
 REASON = "it reads an array that is updated in place before this kernel runs"
@@ -43,14 +43,13 @@ class Overwritten:
                     continue
                 if self.runs_behind(group, writers):
                     return REASON
-                if group.kind == UPDATE and self.is_read_by(writers, group):
+                if group.updates and self.is_read_by(writers, group):
                     return CROSSED
         return ""
 
     def is_read_by(self, writers: list[Instruction], group: Group) -> bool:
         """Whether the kernel of a writer reads what the group updates."""
-        update = group.first
-        targets = {self.values[update.operands[slot]][leaf]
+        targets = {self.values[update.operands[slot]][leaf] for update in group.updates
                    for _, slot, leaf in in_place(update, self.values, *self.callees)}
         return any(not targets.isdisjoint(self.values[p]) for w in writers for g in self.homes.get(w, ())
                    for p in g.parameters)

@@ -18,6 +18,7 @@ from hloc.targets.cuda.costs.tile_work import Sizes
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.tiles import convolutions, products
 from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
+from hloc.targets.cuda.tiles.new_lines import STORES
 from hloc.targets.cuda.tiles.sorting import CHUNK, PICKED, wanted
 from hloc.targets.cuda.tiles.tiling import Tiling
 from hloc.targets.cuda.tiles.times import works_of
@@ -35,7 +36,8 @@ def template_work(tile: Tile, launches: Sequence[Geometry], gpu: Machine, varian
         return _convolution(tile, launches, gpu, variant)
     if tile.library_kernel in ("sort", "topk"):
         return [_sort(tile, g, len(launches) == 1) for g in launches]
-    return [_by_groups(tile, g) if g.maps else _roughly(tile, g, gpu) for g in launches]
+    return [_lines(tile, g) if g.function.endswith(STORES) else _by_groups(tile, g) if g.maps else
+            _roughly(tile, g, gpu) for g in launches]
 
 
 def _chosen(found: Sequence[Tiling], variant: str) -> Tiling:
@@ -118,7 +120,8 @@ def _sort(tile: Tile, start: Geometry, alone: bool) -> Work:
 
 
 def _roughly(tile: Tile, start: Geometry, gpu: Machine) -> Work:
-    """Attention and transforms: from the bytes and operations of the whole Tile."""
+    """Attention and transforms: from the bytes and operations of the whole Tile. Before keys are read, an attention
+    with updates has to know which ones are new."""
     facts = dict(tile.parameters)
     memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
     flops, cores = float(tile.cost.flops), False
@@ -127,9 +130,18 @@ def _roughly(tile: Tile, start: Geometry, gpu: Machine) -> Work:
         cores = True
     warps = start.grid[0] * start.block[0] / WARP
     counts = {"alu": flops / WARP / 16} if cores else {"fma": flops / 2 / WARP, "shared": flops / 2 / WARP / 4}
-    sizes = Sizes(1, 1, 1, 1, memory)
-    work = _simple(sizes, start, counts, 4 + sum(counts.values()) / warps / 64, memory * 2)
+    sizes, rounds = Sizes(1, 1, 1, 1, memory), 4 + len(tile.updates[:1]) + sum(counts.values()) / warps / 64
+    work = _simple(sizes, start, counts, rounds, memory * 2)
     return work._replace(flops=flops, form="pipeline", registers=168) if cores else work
+
+
+def _lines(tile: Tile, start: Geometry) -> Work:
+    """The launch that stores an attention's new lines: an element is read and written."""
+    facts = dict(tile.parameters)
+    elements = sum(math.prod(facts["batches"]) * u.lines * facts["sizes"][2 if u.array == "key" else 3]
+                   for u in tile.updates)
+    memory = 2.0 * elements * ELEMENT_TYPES[facts["types"][1]].bytes
+    return _simple(Sizes(1, 1, 1, 1, memory), start, {"access": 2 * elements / WARP}, 3, memory)
 
 
 def _by_groups(tile: Tile, start: Geometry) -> Work:

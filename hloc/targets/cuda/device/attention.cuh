@@ -4,10 +4,12 @@
  *   ROWS, COLUMNS, DEPTH, FEATURES, BATCHES        queries, keys, length of both, length of a value
  *   Q_ROW, Q_K, K_COLUMN, K_K, V_COLUMN, V_FEATURE strides in elements;  Q_VECTOR, K_VECTOR, V_VECTOR as in gemm.cuh
  *   BM, BN, FC       queries and keys of a tile, features of a block (those of a row may be several blocks' work)
+ *   NEW_LINES        whether lines of keys and values may lie elsewhere than a stride from the one before
  *   SPLITS, PART     pieces that the keys are cut into, and their length (a multiple of BN)
  *   DP, TM           DEPTH as a multiple of 16, and how often 16 queries a warp has (tensor cores); queries of a thread
  *                    (registers)
  * and functions: query_at(batch), key_at(batch), value_at(batch): where a batch starts;
+ *   key_line(batch, column), value_line(batch, column): the first element of a key and of a value;
  *   rounded_pair(low, high): two weights in a word, of the values' type;
  *   live(batch, row, column), where a mask lets scores through, and `masked` what it puts in their place (MASKED: the
  *   bits of an element's exponent; 0 where there is no mask);
@@ -106,23 +108,42 @@ HLOC_FN void hloc_attention_join(const float *sums, const float *state, Finish f
   }
 }
 
+/* COUNT lines of WIDTH elements, V at once, for each of BATCHES, stored where keys or values are to be from now on.
+ * from_at(batch, line, element), to_at(...): where an element is. Nobody reads them there before the kernel ends. */
+template <int V, long COUNT, long WIDTH, long BATCHES, class T, class From, class To>
+HLOC_FN void hloc_store_lines(const T *from, T *to, From from_at, To to_at) {
+  constexpr long PACKS = WIDTH / V;
+  static_assert(WIDTH % V == 0, "whole packs");
+  for (long n = blockIdx.x * (long)blockDim.x + threadIdx.x; n < BATCHES * COUNT * PACKS;
+       n += (long)gridDim.x * blockDim.x) {
+    const long element = n % PACKS * V, line = n / PACKS % COUNT, batch = n / (PACKS * COUNT);
+    *(hloc_pack<T, V> *)&to[to_at(batch, line, element)] =
+        *(const hloc_pack<T, V> *)&from[from_at(batch, line, element)];
+  }
+}
+
 /* Lines of an array in shared memory, in chunks of 16 bytes; the pitch is an odd number of them, so that neighbouring
  * lines lie in different banks. LINES x WIDTH elements, of which `lines` x `width` are there; zeros else. */
 template <class T, int LINES, int WIDTH, int THREADS> struct hloc_lines {
   static constexpr int V = 16 / sizeof(T), CHUNKS = WIDTH / V, PITCH = (CHUNKS | 1) * 16, BYTES = LINES * PITCH;
   template <int VECTOR> HLOC_MEMBER static void copy(unsigned char *tile, const T *from, long stride, long step,
                                                      long lines, long width) {
+    copy_lines<VECTOR>(tile, [=](long line) { return from + line * stride; }, step, lines, width);
+  }
+  /* The same; line_at(line): where a line starts. */
+  template <int VECTOR, class Line> HLOC_MEMBER static void copy_lines(unsigned char *tile, Line line_at, long step,
+                                                                       long lines, long width) {
     for (int e = threadIdx.x; e < LINES * CHUNKS; e += THREADS) {
       const int line = e / CHUNKS, chunk = e % CHUNKS;
       unsigned char *to = tile + line * PITCH + chunk * 16;
       if constexpr (VECTOR == V) {
         const bool inside = line < lines && chunk * V < width;
-        hloc_copy_16(to, inside ? from + line * stride + chunk * V : from, inside);
+        hloc_copy_16(to, inside ? line_at(line) + chunk * V : line_at(0), inside);
       } else {
         hloc_pack<T, V> pack;
 #pragma unroll
         for (int v = 0; v < V; v++)
-          pack.at[v] = line < lines && chunk * V + v < width ? from[line * stride + (chunk * V + v) * step] : T();
+          pack.at[v] = line < lines && chunk * V + v < width ? line_at(line)[(chunk * V + v) * step] : T();
         *(hloc_pack<T, V> *)to = pack;
       }
     }
@@ -140,11 +161,11 @@ template <int LINES, int WIDTH, int PITCH> HLOC_FN bool hloc_all_finite(const un
 }
 
 /* On tensor cores: warps with TM x 16 queries each; keys and values in two buffers each, copied ahead. */
-template <class S, class Numbers, class T, class At, class At2, class At3, class Pair, class Live, class Score,
+template <class S, class Numbers, class T, class At, class Line, class Line2, class Pair, class Live, class Score,
           class Keep, class KeepState, class Finish>
-HLOC_FN void hloc_attention_mma(const T *query, const T *key, const T *value, unsigned char *memory, At query_at,
-                                At2 key_at, At3 value_at, Pair rounded_pair, Live live, float masked, Score score,
-                                Keep keep, KeepState keep_state, Finish finish) {
+HLOC_FN void hloc_attention_mma(const T *query, unsigned char *memory, At query_at, Line key_line, Line2 value_line,
+                                Pair rounded_pair, Live live, float masked, Score score, Keep keep,
+                                KeepState keep_state, Finish finish) {
   constexpr int MINE = S::TM * 16, WARPS = S::BM / MINE, THREADS = WARPS * 32, TILES = S::BN / 8;
   constexpr int STEPS = S::DP / 16, OUT = S::FC / 8;
   typedef hloc_lines<T, S::BM, S::DP, THREADS> Queries;
@@ -156,18 +177,31 @@ HLOC_FN void hloc_attention_mma(const T *query, const T *key, const T *value, un
   const auto exp = [](float x) { return hloc_exp_fast(x); };
   for (long work = blockIdx.x; work < hloc_attention_place<S>::WORK; work += gridDim.x) {
     const hloc_attention_place<S> at(work);
-    const T *q = query + query_at(at.batch) + at.row * S::Q_ROW, *k = key + key_at(at.batch) + at.first * S::K_COLUMN;
-    const T *v = value + value_at(at.batch) + at.first * S::V_COLUMN + at.feature * S::V_FEATURE;
+    const T *q = query + query_at(at.batch) + at.row * S::Q_ROW;
     const auto copy_keys = [&](int j) {
-      if (j < at.keys)
-        Keys::template copy<S::K_VECTOR>(key_tiles + j / S::BN % 2 * Keys::BYTES, k + j * S::K_COLUMN, S::K_COLUMN,
-                                         S::K_K, at.keys - j, S::DEPTH);
+      unsigned char *tile = key_tiles + j / S::BN % 2 * Keys::BYTES;
+      if (j < at.keys) {
+        if constexpr (S::NEW_LINES)
+          Keys::template copy_lines<S::K_VECTOR>(
+              tile, [&](long line) { return key_line(at.batch, at.first + j + line); }, S::K_K, at.keys - j, S::DEPTH);
+        else
+          Keys::template copy<S::K_VECTOR>(tile, key_line(at.batch, at.first) + j * S::K_COLUMN, S::K_COLUMN, S::K_K,
+                                           at.keys - j, S::DEPTH);
+      }
       hloc_copy_commit();
     };
     const auto copy_values = [&](int j) {
-      if (j < at.keys)
-        Values::template copy<S::V_VECTOR>(value_tiles + j / S::BN % 2 * Values::BYTES, v + j * S::V_COLUMN,
-                                           S::V_COLUMN, S::V_FEATURE, at.keys - j, S::FEATURES - at.feature);
+      unsigned char *tile = value_tiles + j / S::BN % 2 * Values::BYTES;
+      const long feature = at.feature * S::V_FEATURE, width = S::FEATURES - at.feature;
+      if (j < at.keys) {
+        if constexpr (S::NEW_LINES)
+          Values::template copy_lines<S::V_VECTOR>(
+              tile, [&](long line) { return value_line(at.batch, at.first + j + line) + feature; }, S::V_FEATURE,
+              at.keys - j, width);
+        else
+          Values::template copy<S::V_VECTOR>(tile, value_line(at.batch, at.first) + j * S::V_COLUMN + feature,
+                                             S::V_COLUMN, S::V_FEATURE, at.keys - j, width);
+      }
       hloc_copy_commit();
     };
     __syncthreads(); /* all have done with the last queries */

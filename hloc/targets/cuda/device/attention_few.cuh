@@ -30,11 +30,11 @@ HLOC_FN void hloc_lane_read(float (&to)[COUNT], const T *line, int lane, bool in
   }
 }
 
-template <class S, class Q, class K, class V, class At, class At2, class At3, class FromQ, class FromK, class FromV,
-          class Score, class Keep, class KeepState, class Finish>
-HLOC_FN void hloc_attention_few(const Q *query, const K *key, const V *value, unsigned char *memory, At query_at,
-                                At2 key_at, At3 value_at, FromQ from_q, FromK from_k, FromV from_v, Score score,
-                                Keep keep, KeepState keep_state, Finish finish) {
+template <class S, class Q, class At, class Line, class Line2, class FromQ, class FromK, class FromV, class Score,
+          class Keep, class KeepState, class Finish>
+HLOC_FN void hloc_attention_few(const Q *query, unsigned char *memory, At query_at, Line key_line, Line2 value_line,
+                                FromQ from_q, FromK from_k, FromV from_v, Score score, Keep keep,
+                                KeepState keep_state, Finish finish) {
   constexpr int GROUPS = 256 / S::LANES, TOGETHER = GROUPS * S::AT_ONCE, LINE = S::FC + 2;
   const int lane = threadIdx.x % S::LANES, group = threadIdx.x / S::LANES;
   float *joined = (float *)memory; /* [group][query]: the features' sums, the largest score, the total */
@@ -42,8 +42,6 @@ HLOC_FN void hloc_attention_few(const Q *query, const K *key, const V *value, un
   for (long work = blockIdx.x; work < hloc_attention_place<S>::WORK; work += gridDim.x) {
     const hloc_attention_place<S> at(work);
     const Q *q = query + query_at(at.batch) + at.row * S::Q_ROW;
-    const K *k = key + key_at(at.batch) + at.first * S::K_COLUMN;
-    const V *v = value + value_at(at.batch) + at.first * S::V_COLUMN;
     float queries[S::TM][S::DEEP], out[S::TM][S::WIDE], largest[S::TM], total[S::TM], scale[S::TM];
 #pragma unroll
     for (int i = 0; i < S::TM; i++) {
@@ -59,10 +57,10 @@ HLOC_FN void hloc_attention_few(const Q *query, const K *key, const V *value, un
       for (int u = 0; u < S::AT_ONCE; u++) {
         const int column = j0 + u * GROUPS + group;
         const bool inside = column < at.keys;
-        hloc_lane_read<S::DEEP, S::K_VECTOR, S::LANES, S::DEPTH, 1, true>(keys[u], k + column * (long)S::K_COLUMN, lane,
-                                                                         inside, from_k);
+        hloc_lane_read<S::DEEP, S::K_VECTOR, S::LANES, S::DEPTH, 1, true>(
+            keys[u], key_line(at.batch, at.first + column), lane, inside, from_k);
         hloc_lane_read<S::WIDE, S::V_VECTOR, S::LANES, S::FEATURES, 1, true>(
-            values[u], v + column * (long)S::V_COLUMN, lane, inside, from_v);
+            values[u], value_line(at.batch, at.first + column), lane, inside, from_v);
       }
 #pragma unroll
       for (int u = 0; u < S::AT_ONCE; u++)

@@ -21,6 +21,17 @@ from hloc.kernels.ir import INDEX, Buffer, Const, Let, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tiles.new_lines import (
+    STORE_THREADS,
+    STORES,
+    blocks_of_lines,
+    first_lines,
+    line_functions,
+    place_of,
+    read_in_place,
+    store_calls,
+    vector_of_lines,
+)
 from hloc.targets.cuda.tiles.products import vector_of
 from hloc.targets.cuda.tiles.tensor_cores import PLAIN
 from hloc.targets.cuda.tiles.tensor_maps import BYTES, PIECE, TensorMap
@@ -56,7 +67,7 @@ ROW = (("batch", INDEX), ("row", INDEX))
 
 def attention(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     """Text, launches and scratch bytes. variant: one of attention_variants."""
-    facts = dict(tile.parameters)
+    facts = _facts(tile)
     rows, columns, depth, features = facts["sizes"]
     batches = math.prod(facts["batches"])
     shapes = _shapes(facts, gpu)
@@ -67,8 +78,12 @@ def attention(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     splits, part = _pieces(blocks, columns, max(KEYS, constants["BN"]), gpu)
     constants.update(SPLITS=splits, PART=part, STATES=1 if splits > 1 or facts.get("states") else 0)
     threads, memory = shape.threads, shape.memory
-    names = ("query_at", "key_at", "value_at")
-    body = [_place(at, facts["batches"], facts[key]) for at, key in zip(names, ("query", "key", "value"))]
+    inside = shape.by_lines and read_in_place(tile, facts)
+    constants["NEW_LINES"] = int(inside and tile.updates != ())
+    body = [_place(f"{key}_at", facts["batches"], facts[key]) for key in ARRAYS]
+    stores = [*first_lines(tile), *store_calls(tile, facts, constants)]
+    if shape.by_lines:
+        body += [*(stores if inside else ()), *line_functions(tile, facts, inside)]
     mask = _mask(tile) if shape.registers else None
     constants["MASKED"] = EXPONENTS[facts["types"][0]] if mask else 0
     body += [_score(tile), *_outputs(tile, facts, constants), *(mask[:1] if mask else ())]
@@ -77,24 +92,31 @@ def attention(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     maps = _maps(tile, facts, constants) if shape.grouped else ()
     start = Geometry(name, (blocks, 1, 1), (threads, 1, 1), memory, maps=maps)
     mapped = (Buffer("maps", "u8", BYTES * len(maps), "read"),) if maps else ()
-    text = shape_struct(f"{name}_shape", constants)
-    if splits == 1:
-        tile = tile._replace(buffers=(*tile.buffers, *mapped))
-        return text + kernel_text(tile, name, threads, [*body, call], memory, memory), start
+    text, before = shape_struct(f"{name}_shape", constants), []
     sums, states = splits * batches * rows * features, splits * batches * rows * 2
-    scratch = Buffer("scratch", "f32", sums + states, "update")
-    with_scratch = tile._replace(buffers=(*tile.buffers, scratch))
+    scratch = (Buffer("scratch", "f32", sums + states, "update"),) if splits > 1 else ()
+    with_scratch = tile._replace(buffers=(*tile.buffers, *scratch))
+    if stores and not inside:
+        text += kernel_text(with_scratch, name + STORES, STORE_THREADS, stores)
+        before = [Geometry(name + STORES, (blocks_of_lines(tile, facts, gpu), 1, 1), (STORE_THREADS, 1, 1))]
     pieces = with_scratch._replace(buffers=(*with_scratch.buffers, *mapped))
     text += kernel_text(pieces, name, threads, [*body, call], memory, memory)
+    if splits == 1:
+        return text, [*before, start]
     join = f"hloc_attention_join<{name}_shape>(scratch, scratch + {sums}L, finish, store_state);"
     text += kernel_text(with_scratch, f"{name}_join", 256, [_finish(tile, facts), _state(tile, facts), join])
     blocks = max(1, min(-(-batches * rows * features // 256), gpu.cores * BLOCKS_PER_SM))
-    return text, [start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], 4 * (sums + states)
+    return text, [*before, start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], 4 * (sums + states)
 
 
 def attention_variants(tile: Tile, gpu: Machine) -> list[str]:
     """The variants that a tuning file can select, the cost model's choice first."""
-    return [s.variant for s in _shapes(dict(tile.parameters), gpu)]
+    return [s.variant for s in _shapes(_facts(tile), gpu)]
+
+
+def _facts(tile: Tile) -> dict:
+    """The parameters of a tile, and its updates by the arrays."""
+    return dict(tile.parameters, updates={u.array: u for u in tile.updates})
 
 
 def _chunk(features: int) -> int:
@@ -150,6 +172,11 @@ class Shape(NamedTuple):
     def few(self) -> bool:
         """Keys are shared out among the lanes of a block (attention_few.cuh)."""
         return "LANES" in self.constants
+
+    @property
+    def by_lines(self) -> bool:
+        """Keys and values are read line by line, wherever each is."""
+        return self.few or self.registers > 0 and not self.grouped
 
     @property
     def grouped(self) -> bool:
@@ -275,17 +302,9 @@ def _strides(facts: dict) -> dict[str, int]:
         found[f"{letter}_{names[0]}"], found[f"{letter}_{names[1]}"] = line, along
         found[f"{letter}_VECTOR"] = vector_of(starts, (lines, line), (other, along), ELEMENT_TYPES[type].bytes) \
             if along == 1 else 1
+        if key in facts["updates"]:
+            found[f"{letter}_VECTOR"] = min(found[f"{letter}_VECTOR"], vector_of_lines(facts["updates"][key], facts))
     return found
-
-
-def place_of(batches: tuple[int, ...], offset: int, strides: tuple[int, ...]) -> str:
-    """C expression of the offset of a batch of an array, from the batch's number."""
-    terms, rest = [str(offset)] if offset else [], math.prod(batches)
-    for size, stride in zip(batches, strides):
-        outer, rest = rest, rest // size
-        number = "batch" if outer == math.prod(batches) else f"batch % {outer}"
-        terms += [f"{number} / {rest} * {stride}" if rest > 1 else f"{number} * {stride}"] if stride else []
-    return " + ".join(terms) or "0"
 
 
 def _place(name: str, batches: tuple[int, ...], where: tuple) -> str:
@@ -353,13 +372,15 @@ def _outputs(tile: Tile, facts: dict, c: dict[str, int]) -> list[str]:
 
 
 def _call(name: str, types: tuple[str, ...], shape: Shape, mask: tuple[str, str] | None) -> str:
-    arrays = "query, key, value, memory, query_at, key_at, value_at"
+    arrays = "query, memory, query_at, key_line, value_line"
     if shape.registers:
         how = f"hloc_attention_group<{name}_shape, hloc_group_{types[0]}>(maps, memory" if shape.grouped else \
             f"hloc_attention_mma<{name}_shape, {PLAIN[types[0]].name}>({arrays}"
         return (f"{how},\n    [](float low, float high) {{ return hloc_rounded_pair_{types[0]}(low, high); }},\n"
                 f"    {f'live_at, {mask[1]}' if mask else '0, 0.0f'}, score_of, keep, keep_state, finish);")
     reads = ",\n    ".join(reader(t) for t in types)
+    if not shape.few:
+        arrays = "query, key, value, memory, query_at, key_at, value_at"
     how = "few" if shape.few else "f32"
     return f"hloc_attention_{how}<{name}_shape>({arrays},\n    {reads},\n    score_of, keep, keep_state, finish);"
 
