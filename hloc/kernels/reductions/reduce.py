@@ -59,12 +59,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     if machine.kind == "gpu":
         return _lower_on_gpu(reduction, machine)
     reduction.choose_columns(machine)
-    reduction = _with_rows_at_once(_in_columns(reduction))
-    partial = _without_inner(reduction) if _late_inner(reduction, machine) else reduction
-    if _is_written_out(reduction) and (_is_written_out(partial) or not _are_one(reduction, partial.extents)):
-        partial = reduction
-    if reduction.in_rows:
-        partial = _without_rows(reduction)
+    reduction, partial = _rfactored(reduction, machine)
     partial.is_written_out = _is_written_out(partial)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
@@ -156,7 +151,7 @@ def _cost(reduction: Reduction, outline: Outline) -> Cost:
 
 def _lower_on_gpu(reduction: Reduction, machine: Machine) -> Lowered:
     """Columns by blocks that share tiles, rows by teams; one kernel, unless the order of the elements matters."""
-    columns = _without_inner(reduction) if _late_inner(reduction, machine) else reduction
+    columns = _rfactor(reduction, -1) if _is_late(reduction, machine) else reduction
     if True in columns.reduced and not columns.reduced[-1] and all(reduction.monoid(r) for r in reduction.reduces):
         outline = Outline(reduction.group)
         scratch = BlockNest(reduction, columns, outline, machine, _bytes_read(reduction)).emit()
@@ -256,49 +251,49 @@ def _is_written_out(reduction: Reduction) -> bool:
             and any(reduction.reduced[:-1]) and reduction.operations <= MOST_OPERATIONS and not reduction.has_loops)
 
 
-def _in_columns(reduction: Reduction) -> Reduction:
-    """Long rows of integers and their positions, whose chain of comparisons is slow, as rows of columns: vectors run
-    across the columns, whose results are combined at the end."""
+def _rfactored(reduction: Reduction, machine: Machine) -> tuple[Reduction, Reduction]:
+    """The reduction, one of whose loops may be split, and the part of it that the first kernel computes: without a
+    short inner loop, which is kept until the second kernel. Vectors run along it in the first one. Both are the same
+    where no loop is left to a second kernel."""
+    if width := _columns_of_row(reduction):
+        reduction = _split(reduction, -1, width)
+        return reduction, _rfactor(reduction, -1)
+    if count := _rows_at_once(reduction):
+        reduction = _split(reduction, -2, count)
+        return reduction, _rfactor(reduction, -2)
+    if _is_late(reduction, machine):
+        partial = _rfactor(reduction, -1)
+        if not _is_written_out(reduction) or not _is_written_out(partial) and _are_one(reduction, partial.extents):
+            return reduction, partial
+    return reduction, reduction
+
+
+def _columns_of_row(reduction: Reduction) -> int:
+    """How many columns long rows of integers and their positions are split into, whose chain of comparisons is slow;
+    0: they are not."""
     length = reduction.extents[-1]
     if not all(map(chosen_integer, reduction.reduces)) or not reduction.reduced[-1] or length < LONG_ROW:
-        return reduction
-    width = next((n for n in range(MOST_LANES, FEWEST_LANES - 1, -1) if length % n == 0), 0)
-    if not width:
-        return reduction
-    return replace(reduction, extents=[*reduction.extents[:-1], length // width, width],
-                   reduced=[*reduction.reduced, True], in_columns=True)
+        return 0
+    return next((n for n in range(MOST_LANES, FEWEST_LANES - 1, -1) if length % n == 0), 0)
 
 
-def _with_rows_at_once(reduction: Reduction) -> Reduction:
-    """Many rows of few columns, as in the gradient of a bias of ten classes, as longer rows that hold several of them,
-    whole vectors if possible; their sums are combined at the end."""
+def _rows_at_once(reduction: Reduction) -> int:
+    """How many rows of few columns, as in the gradient of a bias of ten classes, are summed as one longer row, of whole
+    vectors if possible; 0: none."""
     *outer, rows, columns = reduction.extents if len(reduction.extents) > 1 else (1, 1)
     if reduction.reduced != [False] * len(outer) + [True, False] or columns >= FEW_COLUMNS \
             or rows * columns < SMALLEST_AT_ONCE or reduction.has_loops \
             or not all(map(reduction.monoid, reduction.reduces)):
-        return reduction
+        return 0
     widths = range(FEWEST_LANES // columns + 1, MOST_AT_ONCE // columns + 1)
     even = [n for n in widths if rows % n == 0]
     count = max(even, key=lambda n: (n * columns % FEW_COLUMNS == 0, n), default=0)
-    if not count or not _are_one(reduction, [*outer, rows // count, count * columns]):
-        return reduction
-    return replace(reduction, extents=[*outer, rows // count, count, columns],
-                   reduced=[*reduction.reduced[:-1], True, False], in_rows=True)
+    return count if count and _are_one(reduction, [*outer, rows // count, count * columns]) else 0
 
 
-def _without_rows(reduction: Reduction) -> Reduction:
-    """The sums of the longer rows."""
-    *longer, count, columns = reduction.extents
-    return replace(reduction, extents=[*longer, count * columns], reduced=[*reduction.reduced[:-2], False],
-                   in_rows=False)
-
-
-def _late_inner(reduction: Reduction, machine: Machine) -> bool:
+def _is_late(reduction: Reduction, machine: Machine) -> bool:
     """Whether a short innermost loop is reduced at the end: until then it is part of the columns, which makes them
-    wider. So is one that splits a long row into columns. On a CPU the lanes of a vector are then combined once per
-    result, not once per row."""
-    if reduction.in_columns:
-        return True
+    wider. On a CPU the lanes of a vector are then combined once per result, not once per row."""
     rows = math.prod(n for n, gone in zip(reduction.extents[:-1], reduction.reduced) if gone)
     bytes_each = max(ELEMENT_TYPES[t].bytes for _, _, t in reduction.accumulators)
     most = SHORT_BYTES // bytes_each if machine.kind == "cpu" and rows >= OFTEN else SHORT_INNER
@@ -306,14 +301,22 @@ def _late_inner(reduction: Reduction, machine: Machine) -> bool:
             and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
 
 
-def _without_inner(reduction: Reduction) -> Reduction:
-    """The reduction with its innermost loop kept, joined with the kept loop before it; except for a longer one that the
-    elements' positions need as a separate loop."""
-    extents, reduced = list(reduction.extents), [*reduction.reduced[:-1], False]
+def _split(reduction: Reduction, loop: int, n: int) -> Reduction:
+    """The reduction with two loops for a reduced one, the inner one of n iterations."""
+    loop %= len(reduction.extents)
+    extents, reduced = list(reduction.extents), list(reduction.reduced)
+    extents[loop:loop + 1], reduced[loop:loop + 1] = [extents[loop] // n, n], [True, True]
+    return replace(reduction, extents=extents, reduced=reduced)
+
+
+def _rfactor(reduction: Reduction, loop: int) -> Reduction:
+    """The reduction with a reduced loop kept, -1 or -2, and joined with a kept one beside it; except for longer ones
+    that the elements' positions need as separate loops."""
+    extents, reduced = list(reduction.extents), list(reduction.reduced)
+    reduced[loop] = False
     joined = [*extents[:-2], extents[-2] * extents[-1]]
-    if not reduced[-2] and (extents[-1] < SHORT_INNER or _are_one(reduction, joined)):
-        extents = joined
-        reduced.pop()
+    if not any(reduced[-2:]) and (extents[-1] < SHORT_INNER or _are_one(reduction, joined)):
+        extents, reduced = joined, reduced[:-1]
     return replace(reduction, extents=extents, reduced=reduced)
 
 

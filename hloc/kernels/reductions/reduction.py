@@ -28,10 +28,9 @@ ACCUMULATED_BYTES = 8192    # of a block: a quarter of the L1 cache
 class Reduction:
     """The reduces of a group and the loops of their input space (extents; reduced: which are summed over). operations,
     work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own; columns: results
-    that a block of columns accumulates at once; in_columns: the last loop is a part of an originally longer loop;
-    in_rows: the one before is; is_written_out: the last loop is short, and vectors run along the one before; spread:
-    reduced loops each iteration of which is in a chunk of its own; cut: the loop that chunks are pieces of, if it is
-    not the first reduced one."""
+    that a block of columns accumulates at once; is_written_out: the last loop is short, and vectors run along the one
+    before; spread: reduced loops each iteration of which is in a chunk of its own; cut: the loop that chunks are pieces
+    of, if it is not the first reduced one."""
 
     group: Group
     reduces: list[Instruction]
@@ -42,8 +41,6 @@ class Reduction:
     work: float = 0.0
     has_loops: bool = False
     columns: int = COLUMNS
-    in_columns: bool = False
-    in_rows: bool = False
     is_written_out: bool = False
     spread: tuple[int, ...] = ()
     cut: int | None = None
