@@ -48,9 +48,8 @@ from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
-from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
-from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
 from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
+from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
@@ -293,7 +292,7 @@ def test_what_is_written_out_has_names_for_its_steps():
       ENTRY e { x = f32[400,3] parameter(0)  ROOT r = f32[400] fusion(x), kind=kInput, calls=f }"""
     wide = dataclasses.replace(MACHINE, vector_bytes=64)
     kernel = row_schedules(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, wide)
-    kernel = ssa_conversion(index_set_splitting(kernel, MACHINE), MACHINE)
+    kernel = ssa_conversion(specialization(kernel, MACHINE), MACHINE)
     verify_kernel(kernel)
     assert not any(isinstance(s, (Mutable, Assign)) for s in walk(kernel.body))
     cut = call_fission(kernel, MACHINE)
@@ -420,7 +419,7 @@ def test_conditions_on_places_become_loops():
     text = """ENTRY e { a = f32[64] parameter(0)  b = f32[] constant(1)
       ROOT p = f32[80] pad(a, b), padding=5_11 }"""
     kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    split = index_set_splitting(kernel, MACHINE)
+    split = specialization(kernel, MACHINE)
     verify_kernel(split)
     assert any(isinstance(s, If) for s in walk(kernel.body))
     assert not any(isinstance(s, If) for s in walk(split.body))
@@ -436,7 +435,7 @@ def test_conditions_on_rows_stand_around_loops():
         ROOT r = f32[32,32] add(even, odd) }
       ENTRY e { a = f32[16,32] parameter(0)  b = f32[15,32] parameter(1)  c = f32[15,32] parameter(2)
         ROOT r = f32[32,32] fusion(a, b, c), kind=kLoop, calls=f }"""
-    kernel = loop_unswitching(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, MACHINE)
+    kernel = specialization(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, MACHINE)
     verify_kernel(kernel)
     vectors = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR]
     assert len(vectors) > 3

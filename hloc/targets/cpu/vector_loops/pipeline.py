@@ -20,14 +20,13 @@ from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.function_outlining import function_outlining
-from hloc.targets.cpu.vector_loops.index_set_splitting import index_set_splitting
 from hloc.targets.cpu.vector_loops.load_speculation import load_speculation
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
-from hloc.targets.cpu.vector_loops.loop_unswitching import loop_unswitching
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
 from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
+from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
 from hloc.targets.cpu.vector_loops.vector_width import vector_width
@@ -39,8 +38,7 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     row_schedules,
     complex_copies,
     vector_width,
-    index_set_splitting,
-    loop_unswitching,
+    specialization,
     ssa_conversion,
     function_outlining,
     narrow_extrema,
@@ -58,9 +56,8 @@ SCHEDULING = row_schedules, loop_schedules         # passes that take the schedu
 KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (row_schedules, complex_copies, "which loops are along memory is known once rows go together"),
     (complex_copies, vector_width, "copies of complex numbers count as copies once they are of one number each"),
-    (vector_width, index_set_splitting, "the length and the work of a loop are judged before it is cut"),
-    (index_set_splitting, loop_unswitching, "conditions on a loop's own counter are not the same for the whole loop"),
-    (loop_unswitching, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
+    (vector_width, specialization, "the length and the work of a loop are judged before it is cut"),
+    (specialization, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
     (ssa_conversion, function_outlining, "functions of rows are found in straight-line code"),
     (function_outlining, call_fission, "loops of many functions are cut at each call, and need no other cut"),
     (load_speculation, loop_schedules, "lanes are loaded together once their loads are unconditional"),
