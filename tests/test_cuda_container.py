@@ -126,13 +126,20 @@ def seal_anew(path) -> None:
     lambda plan: plan["results"][0].__setitem__(2, [-1]),
     lambda plan: plan["results"][0].__setitem__(2, [1 << 40, 1 << 40]),
     lambda plan: plan.update(arena=1.5),
-    lambda plan: plan.update(steps=[["while", [], ["arena", 0, 0, 1], [], "many"]]),
-    lambda plan: plan.update(steps=[["branch", ["arena", 0, 0, 1], "nothing", []]]),
+    lambda plan: plan.update(steps=[["while", [], ["arena", 0, 0, 1], [], "many", [], 0]]),
+    lambda plan: plan.update(steps=[["while", [], ["arena", 0, 0, 1], [], None, [], 2]]),
+    lambda plan: plan.update(steps=[["while", [], None, [], None, [], 0]]),
+    lambda plan: plan.update(steps=[["while", [], None, [], 2, [[["arena", 0, 0, 4], ["arena", 0, 0, 8]]], 0]]),
+    lambda plan: plan.update(steps=[["while", [], None, [], 1 << 30, [[["arena", 0, 0, 4], ["arena", 0, 0, 4]]], 0]]),
+    lambda plan: plan.update(steps=[["branch", ["arena", 0, 0, 1], "nothing", [[]], 0]]),
+    lambda plan: plan.update(steps=[["branch", ["arena", 0, 0, 1], "pred", [], 0]]),
+    lambda plan: plan.update(steps=[["branch", ["arena", 0, 0, 1], "s32", [[]], 0]]),
+    lambda plan: plan.update(steps=[["branch", ["arena", 0, 2, 4], "s32", [[]], 0]]),
     lambda plan: plan.update(image_bytes=True),
     lambda plan: plan.update(image_bytes=float("nan")),
     lambda plan: plan.update(hloc_container=[[]] * 9),
     lambda plan: plan.pop("hloc_container"),
-], ids=range(29))
+], ids=range(36))
 def test_hostile_plans(cubin, tmp_path, change):
     """Whatever a plan says, it names no memory but its own."""
     path = tmp_path / "hostile.cubin"

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import (
     Branch,
@@ -45,6 +44,7 @@ MARK, VERSION = "hloc_container", 13
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
+SELECTORS = {"pred": 1, "s32": 4}   # types that select a branch, and their bytes
 
 
 class Geometry(NamedTuple):
@@ -183,6 +183,9 @@ def _check_steps(packed: Container) -> None:
                 one.fits([r.size for r in step.arguments])
         if isinstance(step, Copy) and step.destination.size < step.source.size:
             raise ValueError("a copy larger than its target")
+        if isinstance(step, Branch) and (step.selector.size < (size := SELECTORS[step.selector_type])
+                                         or step.selector.offset % size):
+            raise ValueError("no number that selects a branch")
         if isinstance(step, DeviceNumber) and (step.result.size < 4 or 0 in (step.divisor, step.modulus)):
             raise ValueError("no number of a device")
         for ref in _refs(step):
@@ -240,7 +243,8 @@ def _step_from_json(row: list, depth: int) -> Step:
     if kind == "while":
         return _loop(row, depth)
     if kind == "branch":
-        numpy_dtype(row[2])                                      # KeyError for an unknown type
+        if row[2] not in SELECTORS or not row[3]:
+            raise ValueError("a branch that nothing selects")
         return Branch(_ref(row[1]), row[2], tuple(_steps(b, depth) for b in row[3]), None, bool(whole(row[4], 1)))
     if kind == "host":
         arguments, results = (tuple((_ref(r), array_shape(t, *d)) for r, t, d in part) for part in row[2:4])
