@@ -1,8 +1,8 @@
 """Gives loops their schedules: lanes, accumulators, tails.
 
 In: a Kernel. Out: the kernel with vectors of the loop IR instead of VECTOR loops that combine into accumulators,
-compute adjacent elements from adjacent ones, or convert by an instruction that C compilers do not select (targets/vectors.py),
-where these are nests (hloc/kernels/schedule); other loops are left to the C compiler.
+compute adjacent elements from adjacent ones, or convert by an instruction that C compilers do not select
+(targets/vectors.py), where these are nests (hloc/kernels/schedule); other loops are left to the C compiler.
 
     var t1 = f32(0.0)                                  var t1 = f32(0.0)
     vector i1 < 24 { t1 = t1 + x[i1] }           ->    let t1_v0 = x[0]:f32x8 + x[8]:f32x8 ...
