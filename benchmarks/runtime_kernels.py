@@ -21,7 +21,7 @@ from hloc.machine import Machine
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 from native import build_runtime  # noqa: E402
-from test_cpu_runtime import conv_args, gemm_args, planned_entry  # noqa: E402
+from test_cpu_runtime import conv_args, gemm_args, planned_call  # noqa: E402
 
 TYPES = {"f32": (np.float32, np.float32), "f64": (np.float64, np.float64), "bf16": (ml_dtypes.bfloat16, np.float32),
          "f16": (np.float16, np.float32), "s8": (np.int8, np.int32)}
@@ -93,8 +93,9 @@ def convolutions(library, threads, batch=4):
         for way, args in ways.items():
             label = f"{way} {size}x{size} {inputs}->{outputs} {window}x{window}/{stride}"
             work = 2 * batch * out * out * window * window * inputs * outputs
-            function = getattr(library, f"hloc_conv_{planned_entry(args, 'f32', machine(threads))}")
-            report(label, library, lambda f=function, g=args: f(ctypes.byref(g)), work, threads)
+            entry, planned = planned_call(args, "f32", machine(threads))
+            function = getattr(library, entry)
+            report(label, library, lambda f=function, g=planned: f(ctypes.byref(g)), work, threads)
 
 
 def main():

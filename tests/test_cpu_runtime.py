@@ -10,10 +10,8 @@ import pytest
 from native import build_runtime, pointer
 
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FAST_TYPES
-from hloc.targets.cpu.plans.convolution import arguments
-from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of
-from hloc.targets.cpu.plans.convolutions import generic_plan, products_of
+from hloc.targets.cpu.plans.convolution import Choices, arguments
+from hloc.targets.cpu.plans.convolutions import plan_of_convolution
 from hloc.targets.cpu.plans.matmul import Constants, Product
 from hloc.targets.cpu.plans.matmul_choice import plan_of
 
@@ -35,6 +33,11 @@ class GemmPlan(ctypes.Structure):
                 for name, default in {"batches": 1, "m": 1, **Constants._field_defaults}.items()]
 
 
+class ConvChoices(ctypes.Structure):
+    _fields_ = [(name, INT if isinstance(default, bool) else LONG)
+                for name, default in Choices._field_defaults.items()]
+
+
 class ConvArgs(ctypes.Structure):
     _fields_ = [*[(name, LONG) for name in ("batch", "x_features", "y_features", "feature_groups", "batch_groups")],
                 *[(name, LONG3) for name in ("x_size", "window", "y_size", "stride", "pad_low", "base_dilation",
@@ -43,7 +46,7 @@ class ConvArgs(ctypes.Structure):
                 ("w", POINTER), ("w_i", LONG), ("w_o", LONG), ("w_s", LONG3),
                 ("y", POINTER), ("y_n", LONG), ("y_c", LONG), ("y_s", LONG3), ("y_is_narrow", INT),
                 ("epilogue", POINTER), ("epilogue_args", POINTER), ("epilogue_is_transposed", INT), ("w_packed", POINTER),
-                ("pack_to", POINTER), ("products", POINTER), ("patch_rows", LONG)]
+                ("pack_to", POINTER), ("products", POINTER), ("choices", ConvChoices)]
 
 
 ROWS_OF_NETWORKS = (2, 3, 5, 16, 37, 64, 129, 300, 512)
@@ -414,26 +417,34 @@ def test_convolutions(runtime, kind, name, dtype, result):
         exact = np.complex128 if dtype == np.complex64 else np.float64
         want = convolution(x.astype(exact), w.astype(exact), p["y"], *window).astype(result)
         args = conv_args(x, w, y, *window)
-        entry = planned_entry(args, name)
+        entry, planned = planned_call(args, name)
         y[...] = 99
-        assert getattr(runtime, f"hloc_conv_{entry}")(ctypes.byref(args)) == 0
+        assert getattr(runtime, entry)(ctypes.byref(planned)) == 0
         np.testing.assert_array_equal(y, want, err_msg=f"{entry} {p}")
 
 
-def planned_entry(c, name, on=None) -> str:
-    """The entry for a convolution of a type ("s8_s32": and of sums), whose plans are added to its arguments."""
+def planned_call(c, name, on=None):
+    """The function for a convolution of a type ("s8_s32": and of sums), and its arguments with a plan."""
     operand, _, total = name.partition("_")
     given = {"types": (operand, total or operand), "batch": c.batch, "lhs_features": c.x_features,
              "features": c.y_features, "feature_groups": c.feature_groups, "batch_groups": c.batch_groups,
              "lhs_size": c.x_size, "window": c.window, "size": c.y_size, "stride": c.stride, "padding_low": c.pad_low,
              "base_dilation": c.base_dilation, "window_dilation": c.window_dilation, "reversal": c.reversed,
              "lhs": (0, c.x_n, c.x_c, *c.x_s), "rhs": (0, c.w_i, c.w_o, *c.w_s), "result": (c.y_n, c.y_c, *c.y_s)}
-    on, made = on or machine(), arguments(given, bool(c.epilogue), bool(c.y_is_narrow))
-    c.products = plans_of(products_of(made, given["types"], on), on)
-    if operand not in FAST_TYPES["conv"]:
-        c.patch_rows = generic_plan(made, given["types"], on).rows
-        return name
-    return f"{algorithm_of(made, on)}_{name}"
+    on = on or machine()
+    plan = plan_of_convolution(arguments(given, bool(c.epilogue), bool(c.y_is_narrow)), given["types"], on)
+    plans = plans_of(plan.products, on)
+    if plan.algorithm == "product":
+        p, sides = plan.products[0], {}
+        for side, strides in (("a", p.a), ("b", p.b)):
+            sides |= dict(zip((f"{side}_outer", f"{side}_inner", f"{side}_row", f"{side}_column"), strides))
+        return f"hloc_gemm_{p.type}", GemmArgs(
+            batches=1, inner_batches=1, m=p.m, n=p.n, k=p.k, a=c.x, b=c.w, c=c.y, c_row=p.c[0], c_column=p.c[1],
+            c_is_narrow=c.y_is_narrow, epilogue=c.epilogue, epilogue_args=c.epilogue_args, plan=plans, **sides)
+    c.products, c.choices, made = plans, ConvChoices(*plan.choices), plan.convolution
+    c.x_c, c.x_s, c.x_size = made.x_c, LONG3(*made.x_s), LONG3(*made.x_size)
+    c.stride, c.y_s = LONG3(*made.stride), LONG3(*made.y_s)
+    return f"hloc_conv_{plan.algorithm}_{name}" if plan.algorithm else f"hloc_conv_{name}", c
 
 
 def test_convolution_epilogue(runtime):
@@ -449,7 +460,8 @@ def test_convolution_epilogue(runtime):
         c = conv_args(x, w, np.zeros_like(want), *fixed)
         args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, positions, 40)
         c.y, c.epilogue, c.epilogue_args = None, ctypes.cast(runtime.bias_relu, POINTER), ctypes.cast(args, POINTER)
-        assert getattr(runtime, f"hloc_conv_{planned_entry(c, 'f32')}")(ctypes.byref(c)) == 0
+        entry, c = planned_call(c, "f32")
+        assert getattr(runtime, entry)(ctypes.byref(c)) == 0
         np.testing.assert_array_equal(y.T, np.maximum(want.reshape(positions, 40) + bias, 0))
 
 

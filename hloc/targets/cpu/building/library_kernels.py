@@ -27,7 +27,7 @@ ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attentio
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
 # What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
-             "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"), "product": ("conv_product.c",),
+             "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"),
              "depthwise": ("conv_depthwise.c", "conv_memory.c"), "channels": ("conv_gradient.c", "conv_memory.c"),
              "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
@@ -57,7 +57,7 @@ def units_of(kind: str, type: str) -> list[str]:
         return [f"{kind}_{type}.c" if kind in ("fft", "transpose") else f"{kind}.c"]
     algorithm, _, operand = type.partition("_")
     if kind == "conv" and algorithm in ALGORITHM_UNITS:
-        return [*(units_of("gemm", operand) if algorithm == "product" else ()), *ALGORITHM_UNITS[algorithm]]
+        return list(ALGORITHM_UNITS[algorithm])
     if kind == "conv" or type not in FAST_TYPES[kind]:
         products = units_of("gemm", PRODUCT_OF.get(type, type)) if kind == "conv" else []
         return [f"generic.c:{kind}_{type}", *products]

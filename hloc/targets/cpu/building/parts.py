@@ -59,7 +59,7 @@ ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
 WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), ONCE),           # flags of others
          **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c",
                             "conv_winograd.c"), PLAIN),
-         **dict.fromkeys(("conv.c", "conv_product.c"), ONCE), "conv_pairs.c": PLAIN, "conv_rows.c": LEAN}
+         "conv.c": ONCE, "conv_pairs.c": PLAIN, "conv_rows.c": LEAN}
 SHORT = {"pool.c": ONCE, "call.c": ()}               # saves 0.2 us per call
 LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
 MOST_LANES = 16                                      # lines side by side

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.building.parts import Parts, add
-from hloc.targets.cpu.plans.convolution import convolution_of
-from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of
-from hloc.targets.cpu.plans.convolutions import products_of
+from hloc.targets.cpu.plans.convolutions import plan_of_tile
 from hloc.targets.cpu.plans.matmul import Kind, MatmulPlan, Product, kind_of
 from hloc.targets.cpu.plans.matmul_choice import plan_of
-
-MOST_DOTS = 8                    # features in are_dots of runtime/conv_rows.c, with the widest vectors
 
 
 def add_product(found: Parts, g: Product, machine: Machine) -> None:
@@ -63,15 +58,14 @@ def _packing(line_stride: int, k_stride: int) -> str:
 
 def add_convolution(found: Parts, tile: Tile, machine: Machine) -> None:
     """Adds those of a Tile of the library kernel "convolution"."""
-    c, types = convolution_of(tile), dict(tile.parameters)["types"]
-    for product in products_of(c, types, machine):
+    plan = plan_of_tile(tile, machine)
+    for product in plan.products:
         add_product(found, product, machine)
-    algorithm = algorithm_of(c, machine) if c.type in FAST_TYPES["conv"] else "product"
-    if algorithm == "product":
+    if plan.algorithm in ("", "product"):
         return
-    add(found, "conv_memory.c", {f"CONV_{c.type.upper()}"})
-    if algorithm == "pairs":
+    add(found, "conv_memory.c", {f"CONV_{plan.convolution.type.upper()}"})
+    if plan.algorithm == "pairs":
         add(found, "conv_tiles.c", {"CONV_TILES_OF_PAIRS"})
         add(found, "conv_memory.c", {"CONV_PAIRS"})
-    elif algorithm == "rows" and c.y_features // c.groups <= MOST_DOTS:
+    elif plan.choices.by_dots:
         add(found, "conv_dots.c", {"CONV_DOTS"})

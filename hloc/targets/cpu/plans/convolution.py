@@ -45,6 +45,7 @@ class Convolution(NamedTuple):
     batch_groups: int = 1
     y_is_narrow: bool = False
     is_packed: bool = False          # w is packed by an earlier step, or by this one (packing.py)
+    packs: bool = False              # by this one, which computes nothing else
 
     @property
     def taps(self) -> int:
@@ -53,6 +54,44 @@ class Convolution(NamedTuple):
     @property
     def is_f32(self) -> bool:
         return self.type == "f32"
+
+
+class Choices(NamedTuple):
+    """hloc_conv_choices of runtime/conv.h; sizes in floats unless they say bytes.
+
+    move_x, move_w      are copied into the order of the library kernel; pitch: from one position of x to the next
+    one_piece           by rows: a whole row of the window is one run of x
+    merged              outer: positions of the last dimension are rows, too
+    is_few, by_dots     by rows: all positions in each task; lanes are x's features. Winograd: few blocks
+    framed              other types: x itself is the frame
+    at_w, at_panels     where copies begin, behind that of x: w; panels, filters or spread images
+    first, second, own  bytes of scratch memory
+    panels_at_once ...  of a task; row_group, column_group: rows and columns of one
+    images, piece       in memory at once; positions of a row that a task sums
+    patch_rows          copied at once, 0: none; plain_step: the stride of rows if x itself is the patches
+    """
+
+    move_x: bool = False
+    move_w: bool = False
+    one_piece: bool = False
+    merged: bool = False
+    is_few: bool = False
+    by_dots: bool = False
+    framed: bool = False
+    pitch: int = 0
+    at_w: int = 0
+    at_panels: int = 0
+    first: int = 0
+    second: int = 0
+    own: int = 0
+    panels_at_once: int = 0
+    blocks_at_once: int = 0
+    row_group: int = 0
+    column_group: int = 0
+    images: int = 0
+    piece: int = 0
+    patch_rows: int = 0
+    plain_step: int = 0
 
 
 def convolution_of(tile: Tile) -> Convolution:
@@ -76,12 +115,12 @@ def arguments(given: Mapping, has_epilogue: bool, y_is_narrow: bool = False) -> 
         three(given["stride"], 1), three(given["padding_low"], 0), three(given["base_dilation"], 1),
         three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
         three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups,
-        y_is_narrow, "packing" in given)
+        y_is_narrow, "packing" in given, given.get("packing") == "packs")
     return _normalized(c) if c.type in FAST_TYPES["conv"] else c
 
 
 def _normalized(c: Convolution) -> Convolution:
-    """settle_strides."""
+    """Strides of dimensions of size one are arbitrary: chosen so that contiguous images and features are recognized."""
     x_s, y_s = list(c.x_s), list(c.y_s)
     for d in (1, 0):
         x_s[d] = c.x_size[d + 1] * x_s[d + 1] if c.x_size[d] == 1 else x_s[d]

@@ -3,7 +3,7 @@ algorithm.
 
 In: a Convolution. Out: its algorithm:
 
-    product     conv_product.c: a matmul                  outer     conv_outer.c: windows as large as images
+    product     gemm.h: a matmul                          outer     conv_outer.c: windows as large as images
     depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: filter gradients of depthwise
     spread      conv_transposed.c: base dilation          rows      conv.c: all others
     pairs       conv_pairs.c: bf16 in pairs, instead of rows, on CPUs that multiply pairs faster than f32. CPUs with
@@ -116,22 +116,3 @@ def product_of_convolution(c: Convolution) -> Product:
     return Product(c.type, 1, c.batch * prod(c.y_size), c.y_features, c.x_features * (1 if plain else c.taps), a, b,
                    (c.y_s[2] if plain else c.y_n, c.y_c), c.has_epilogue, is_narrow=c.y_is_narrow,
                    is_packed=c.is_packed)
-
-
-def images_at_once(c: Convolution) -> int:
-    """The number of images whose spread copies are in memory at once (conv_transposed.c)."""
-    return max(1, min(c.batch, SPREAD_FLOATS // max(1, prod(c.x_size) * c.taps * c.y_features)))
-
-
-def moves_spread(c: Convolution) -> bool:
-    """by_spread: whether x is rearranged."""
-    plain = c.x_s[1] == c.x_size[2] * c.x_s[2] and c.x_s[0] == c.x_size[1] * c.x_s[1]
-    return not c.is_f32 or not plain
-
-
-def products_of_spread(c: Convolution) -> list[Product]:
-    """run_spread, for a convolution with that algorithm."""
-    places, row, images = prod(c.x_size), c.taps * c.y_features, images_at_once(c)
-    a = (places * c.x_features, 0, c.x_features, 1) if moves_spread(c) else (c.x_n, 0, c.x_s[2], c.x_c)
-    return [Product("f32", batches, places, row, c.x_features, a, (0, 0, row, 1), (row, 1))
-            for batches in sorted({images, c.batch % images})]

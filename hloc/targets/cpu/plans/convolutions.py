@@ -1,73 +1,76 @@
-"""Scratch memory of convolutions: what the chosen algorithm (convolution_algorithms.py) copies and allocates.
+"""How a convolution is computed: what is copied, blocks, tasks, scratch memory, and the plans of its matmuls.
 
-In: a Tile of the library kernel "convolution". Out: a Scratch (slots.py). Names are those of the C code.
+In: a Tile of the library kernel "convolution", or its Convolution. Out: a ConvolutionPlan, whose choices are printed
+into C (runtime/conv.h); the library kernel decides nothing. Sizes are in floats unless they say bytes.
 """
 from __future__ import annotations
 
 from math import gcd, prod
 from typing import NamedTuple
 
-from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FAST_TYPES, PRODUCT_OF
-from hloc.targets.cpu.plans.convolution import ONES, Convolution, convolution_of, panel_columns
-from hloc.targets.cpu.plans.convolution_algorithms import (
-    algorithm_of,
-    images_at_once,
-    moves_spread,
-    product_of_convolution,
-    products_of_spread,
-    rows_collide,
-    step_through,
-)
+from hloc.targets.cpu.building.library_kernels import FAST_TYPES
+from hloc.targets.cpu.plans.convolution import ONES, Choices, Convolution, convolution_of, panel_columns
+from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of, product_of_convolution, rows_collide
+from hloc.targets.cpu.plans.generic_convolutions import generic_plan
 from hloc.targets.cpu.plans.matmul import Product, tile_rows
 from hloc.targets.cpu.plans.matmul_choice import scratch_of_all
-from hloc.targets.cpu.plans.slots import NOTHING, Scratch, busy_threads
+from hloc.targets.cpu.plans.slots import Scratch, busy_threads
 from hloc.targets.cpu.plans.winograd import blocks_of
 
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
-OUTER_MOST_CHUNK = 448                                                         # of conv_outer.c
-PATCH_BYTES, FRAME_BYTES, MANY_ROWS, FEWEST_ROWS = 1 << 20, 1 << 22, 512, 64   # of generic_conv.h
-FEW_FEATURES, FEW_PATCH_BYTES = 4, PATCH_BYTES // 8
-PIECE_FLOATS = 4096                                                            # of conv_transposed.c
+FOLD = 5                             # vectors' worth of multiply-adds: joining the lanes of a sum
+MOST_MERGED, MOST_CHUNK, CACHED_PANELS = 8, 448, 256                           # of conv_outer.c
+SPREAD_FLOATS, PIECE_FLOATS = 1 << 20, 4096                                    # of conv_transposed.c
+
+
+class ConvolutionPlan(NamedTuple):
+    """algorithm: as in convolution_algorithms.py, "" for types without one; products: its matmuls. A "product" is one
+    matmul, and nothing else."""
+
+    algorithm: str
+    convolution: Convolution
+    choices: Choices
+    scratch: Scratch
+    products: list[Product]
+
+
+def plan_of_tile(tile: Tile, machine: Machine) -> ConvolutionPlan:
+    return plan_of_convolution(convolution_of(tile), dict(tile.parameters)["types"], machine)
+
+
+def plan_of_convolution(c: Convolution, types: tuple[str, str], machine: Machine) -> ConvolutionPlan:
+    """types: of the operands and of the sums. The plan's convolution has the arguments of the library kernel."""
+    if c.type not in FAST_TYPES["conv"]:
+        choices, products = generic_plan(c, types, machine)
+        return ConvolutionPlan("", c, choices, _scratch(choices, 0, products, machine), products)
+    algorithm = algorithm_of(c, machine)
+    if algorithm == "product":
+        products = [product_of_convolution(c)]
+        return ConvolutionPlan(algorithm, c, Choices(), Scratch() if c.packs else scratch_of_all(products, machine),
+                               products)
+    if algorithm == "rows":
+        c = _passed_over(c)
+    products = _products_of_spread(c) if algorithm == "spread" else []
+    choices, threads = ALGORITHMS[algorithm](c, machine)
+    return ConvolutionPlan(algorithm, c, choices, _scratch(choices, threads, products, machine), products)
 
 
 def convolution_scratch(tile: Tile, machine: Machine) -> Scratch:
-    """runtime/conv.h; parameters as in hloc/kernels/products/convolution.py."""
-    given = dict(tile.parameters)
-    c = convolution_of(tile)
-    if c.type not in FAST_TYPES["conv"]:
-        return _generic(c, given["types"], machine)
-    algorithm = algorithm_of(c, machine)
-    if given.get("packing") == "packs":
-        return _packs(c, algorithm, machine)
-    if algorithm == "channels":
-        whole = c._replace(batch=c.batch_groups, y_features=c.batch_groups)
-        return _moved(whole, True, whole.is_f32 and whole.x_n == 1, whole.is_f32 and whole.w_o == 1, machine)
-    if algorithm == "depthwise":
-        return _moved(c, False, c.is_f32 and c.x_c == 1, c.is_f32 and c.w_o == 1, machine)
-    algorithms = {"product": _by_product, "outer": _by_outer, "spread": _by_spread, "rows": _by_rows,
-                  "pairs": _by_pairs, "winograd": _by_winograd}
-    return algorithms[algorithm](c, machine)
+    return plan_of_tile(tile, machine).scratch
 
 
-def _packs(c: Convolution, algorithm: str, machine: Machine) -> Scratch:
-    """The memory of a step that only packs w (packing.py)."""
-    if algorithm == "product":
-        return NOTHING
-    if algorithm == "winograd":
-        return Scratch.of(first=4)
-    moved = _filter(c._replace(x_features=c.x_features // 2) if algorithm == "pairs" else c, machine)
-    is_moved = algorithm == "pairs" or not c.is_f32 or _goes_in_one_piece(c)
-    return Scratch.of(first=4 * moved if is_moved else 0, second=_in_one_piece(c).taps * TAP_BYTES)
+def _scratch(choices: Choices, threads: int, products: list[Product], machine: Machine) -> Scratch:
+    found = Scratch.of(first=choices.first, second=choices.second, own=choices.own, threads=threads)
+    return found.joined(scratch_of_all(products, machine))
 
 
-# -- the algorithms ----------------------------------------------------------------------------------------------------
+# -- copies of operands ------------------------------------------------------------------------------------------------
 
 def _image(c: Convolution, machine: Machine, padded: int | None = None, pitch: int | None = None,
            batch_inner: bool = False) -> int:
-    """Floats of the rearranged x: arranged_floats(arrange_x)."""
+    """Of the rearranged x. pitch: from one position to the next; padded: positions of the last dimension."""
     outer, inner = (c.x_features, c.batch) if batch_inner else (c.batch, c.x_features)
     last = c.x_size[2] if padded is None else padded
     return outer * c.x_size[0] * c.x_size[1] * last * (inner if pitch is None else pitch) + panel_columns(machine)
@@ -77,19 +80,27 @@ def _filter(c: Convolution, machine: Machine) -> int:
     return c.x_features // c.groups * c.taps * c.y_features + panel_columns(machine)
 
 
-def _moved(c: Convolution, batch_inner: bool, keep_x: bool, keep_w: bool, machine: Machine) -> Scratch:
-    """move_operands."""
-    x = 0 if keep_x else _image(c, machine, batch_inner=batch_inner)
-    w = 0 if keep_w else _filter(c, machine)
-    return Scratch.of(first=4 * (x + w + 1))
+def _moved(c: Convolution, batch_inner: bool, keeps_x: bool, machine: Machine) -> tuple[Choices, int]:
+    move_x, move_w = not (c.is_f32 and keeps_x), not (c.is_f32 and c.w_o == 1)
+    x = _image(c, machine, batch_inner=batch_inner) if move_x else 0
+    w = _filter(c, machine) if move_w else 0
+    return Choices(move_x, move_w, at_w=x, first=4 * (x + w + 1)), 0
 
 
-def _by_product(c: Convolution, machine: Machine) -> Scratch:
-    return scratch_of_all([product_of_convolution(c)], machine)
+def _by_depthwise(c: Convolution, machine: Machine) -> tuple[Choices, int]:
+    return _moved(c, False, c.x_c == 1, machine)
 
+
+def _by_channels(c: Convolution, machine: Machine) -> tuple[Choices, int]:
+    """All batch groups at once."""
+    whole = c._replace(batch=c.batch_groups, y_features=c.batch_groups)
+    return _moved(whole, True, whole.x_n == 1, machine)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 def _passed_over(c: Convolution) -> Convolution:
-    """pass_over."""
+    """Windows of one position with strides: the positions of x that they read form an image."""
     x_s, x_size, stride = list(c.x_s), list(c.x_size), list(c.stride)
     for d in range(3):
         if c.window[d] == 1 and stride[d] > 1 and not c.pad_low[d] and c.base_dilation[d] == 1 \
@@ -98,38 +109,42 @@ def _passed_over(c: Convolution) -> Convolution:
     return c._replace(x_s=tuple(x_s), x_size=tuple(x_size), stride=tuple(stride))
 
 
-def _by_rows(c: Convolution, machine: Machine) -> Scratch:
+def _by_rows(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     one_piece = _goes_in_one_piece(c)
-    c = _passed_over(c)
     padded = (c.y_size[2] - 1) * c.stride[2] + c.window[2] if one_piece else c.x_size[2]
     move_x, move_w = one_piece or not c.is_f32 or c.x_c != 1, one_piece or not c.is_f32
     pitch = c.x_features
     if not one_piece and rows_collide(c, c.x_features if move_x else c.x_s[2], 4, machine):
         pitch, move_x = pitch + machine.vector_bytes // 4, True
-    image = _image(c, machine, padded, pitch) if move_x else 0
-    return _rows(_in_one_piece(c), machine, 4 * (image + (_filter(c, machine) if move_w and not c.is_packed else 0)))
+    move_x, move_w = move_x and not c.packs, move_w and (c.packs or not c.is_packed)
+    x = _image(c, machine, padded, pitch) if move_x else 0
+    w = _filter(c, machine) if move_w else 0
+    return _with_panels(_in_one_piece(c), machine, Choices(
+        move_x, move_w, one_piece, pitch=pitch, at_w=x, at_panels=x + w), dots=True)
 
 
 def _goes_in_one_piece(c: Convolution) -> bool:
-    """rows_in_one_piece."""
+    """Few input features: the last spatial dimension is padded, so that window rows are contiguous."""
     return c.groups == 1 and c.x_features <= 8 and c.window[2] > 1 and c.window_dilation[2] == 1 \
         and c.base_dilation == ONES and not c.reversed[2] and c.window[2] * c.x_features <= 1024
 
 
 def _in_one_piece(c: Convolution) -> Convolution:
-    """in_rows: the convolution that conv_rows.c computes."""
+    """The convolution that conv_rows.c computes."""
     if not _goes_in_one_piece(c):
         return c
     return c._replace(x_features=c.x_features * c.window[2], window=(*c.window[:2], 1))
 
 
-def _by_pairs(c: Convolution, machine: Machine) -> Scratch:
+def _by_pairs(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     pairs = c._replace(x_features=c.x_features // 2)
     pitch = pairs.x_features
     if rows_collide(c, pitch, 4, machine):
         pitch += machine.vector_bytes // 4
-    image = _image(pairs, machine, pitch=pitch) if c.x_c != 1 else 0
-    return _rows(pairs, machine, 4 * (image + (0 if c.is_packed else _filter(pairs, machine))))
+    move_x, move_w = c.x_c != 1 and not c.packs, c.packs or not c.is_packed
+    x = _image(pairs, machine, pitch=pitch) if move_x else 0
+    w = _filter(pairs, machine) if move_w else 0
+    return _with_panels(pairs, machine, Choices(move_x, move_w, pitch=pitch, at_w=x, at_panels=x + w), dots=False)
 
 
 def _panel_floats(c: Convolution, machine: Machine) -> int:
@@ -137,66 +152,90 @@ def _panel_floats(c: Convolution, machine: Machine) -> int:
     return c.groups * -(-(c.y_features // c.groups) // columns) * c.taps * (c.x_features // c.groups) * columns
 
 
-def _periods(c: Convolution) -> list[int]:
-    return [b // gcd(b, s) for b, s in zip(c.base_dilation, c.stride)]
-
-
 def _positions(c: Convolution) -> int:
     """The number of positions of the largest phase."""
-    return c.batch * prod(-(-n // p) for n, p in zip(c.y_size, _periods(c)))
+    periods = (b // gcd(b, s) for b, s in zip(c.base_dilation, c.stride))
+    return c.batch * prod(-(-n // p) for n, p in zip(c.y_size, periods))
 
 
 def _is_few(c: Convolution, machine: Machine) -> bool:
+    """Whether one task has all positions of a phase for each panel of weights: then weights are not packed
+    beforehand."""
     panels = -(-(c.y_features // c.groups) // panel_columns(machine))
     return not c.is_packed and _positions(c) <= FEW_TILES * tile_rows(machine) and c.groups == 1 \
         and c.x_features >= machine.vector_bytes // 4 and panels >= 2 * machine.cores
 
 
-def _rows(c: Convolution, machine: Machine, first: int) -> Scratch:
-    """hloc_conv_rows."""
+def _are_dots(c: Convolution, machine: Machine) -> bool:
+    """Whether lanes of x's features, which must be joined, cost less than lanes that are partly filled by output
+    features."""
+    depth, features, lanes = c.x_features // c.groups, c.y_features // c.groups, machine.vector_bytes // 4
+    vectors = c.taps * -(-depth // lanes)
+    products = c.taps * depth // 2 if machine.vector_bytes == 64 else c.taps * depth   # half vectors of the widest
+    return depth >= lanes and features <= lanes // 2 and features * (vectors + FOLD) <= products
+
+
+def _with_panels(c: Convolution, machine: Machine, made: Choices, dots: bool) -> tuple[Choices, int]:
+    """Adds what conv_rows.c needs, for the convolution that it computes, and the number of threads."""
     rows, columns, depth = tile_rows(machine), panel_columns(machine), c.x_features // c.groups
-    second, own = c.taps * TAP_BYTES, TILES * rows * c.taps * 8
+    second, own = c.taps * TAP_BYTES, TILES * rows * max(1, c.taps) * 8
     group_panels = -(-(c.y_features // c.groups) // columns)
     per_task = TILES * rows * c.taps * depth * group_panels * columns
     tasks, grain = -(-_positions(c) // (rows * TILES)) * c.groups, int(2e5 / (per_task + 1)) + 1
-    if _is_few(c, machine):
-        most = max(1, min(MOST_FEW_PANELS, group_panels // (2 * machine.cores)))
+    few, most = _is_few(c, machine), max(1, min(MOST_FEW_PANELS, group_panels // (2 * machine.cores)))
+    if few:
         tasks, grain = group_panels, most
         step = max(1, CHUNK // depth) * min(depth, CHUNK) * columns
         second += FEW_TILES * rows * c.taps * 8
         own = max(own, 4 * most * (step + -(-_positions(c) // rows) * rows * columns))
-    panels = 0 if c.is_packed or _is_few(c, machine) else _panel_floats(c, machine)
-    return Scratch.of(first=first + 4 * panels, second=second, own=own, threads=busy_threads(tasks, grain, machine))
+    panels = 0 if c.is_packed or few else _panel_floats(c, machine)
+    return made._replace(is_few=few, by_dots=dots and not few and _are_dots(c, machine), panels_at_once=most,
+                         first=4 * (made.at_panels + panels), second=second, own=0 if c.packs else own), \
+        busy_threads(tasks, grain, machine)
 
 
-def _by_outer(c: Convolution, machine: Machine) -> Scratch:
-    merged = c.batch <= 8 and c.y_size[2] > 1 and c.stride[2] == 1 and c.base_dilation == ONES
+def panel_floats(c: Convolution, algorithm: str, machine: Machine) -> int:
+    """Of all panels of a convolution by rows or pairs; 0 if there are few positions: each task packs its own."""
+    inner = c._replace(x_features=c.x_features // 2) if algorithm == "pairs" else _in_one_piece(_passed_over(c))
+    return 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
+
+
+# -- other algorithms --------------------------------------------------------------------------------------------------
+
+def _by_outer(c: Convolution, machine: Machine) -> tuple[Choices, int]:
+    """merged: x is padded, so that rows for all positions of the last dimension are contiguous."""
+    merged = c.batch <= MOST_MERGED and c.y_size[2] > 1 and c.stride[2] == 1 and c.base_dilation == ONES
     padded = c.y_size[2] + (c.window[2] - 1) * c.window_dilation[2] if merged else c.x_size[2]
-    x = _image(c, machine, padded, batch_inner=True) if merged or not c.is_f32 or c.x_n != 1 else 0
-    w = _filter(c, machine) if not c.is_f32 or c.w_o != 1 else 0
+    move_x, move_w = merged or not c.is_f32 or c.x_n != 1, not c.is_f32 or c.w_o != 1
+    x = _image(c, machine, padded, batch_inner=True) if move_x else 0
+    w = _filter(c, machine) if move_w else 0
     tile, columns = tile_rows(machine), panel_columns(machine)
     places = c.y_size[0] * c.y_size[1] * (1 if merged else c.y_size[2])
     panels = -(-(c.batch * (c.y_size[2] if merged else 1)) // tile)
     column_panels, row_groups, column_groups = -(-c.y_features // columns), 1, 1
     while places * row_groups * column_groups < 4 * machine.cores \
-            or panels // row_groups * column_panels // column_groups > 256:
+            or panels // row_groups * column_panels // column_groups > CACHED_PANELS:
         if row_groups * 2 <= panels:
             row_groups *= 2
         elif column_groups * 2 <= column_panels:
             column_groups *= 2
         else:
             break
-    sums = -(-panels // row_groups) * tile * -(-column_panels // column_groups) * columns
-    chunk_rows = OUTER_MOST_CHUNK * (4 * 8 + 4 * (tile + columns))
-    return Scratch.of(first=4 * (x + w + 1), own=4 * sums + chunk_rows, threads=machine.cores)
+    row_group, column_group = -(-panels // row_groups) * tile, -(-column_panels // column_groups) * columns
+    chunk_rows = MOST_CHUNK * (4 * 8 + 4 * (tile + columns))
+    return Choices(move_x, move_w, merged=merged, at_w=x, first=4 * (x + w + 1),
+                   own=4 * row_group * column_group + chunk_rows, row_group=row_group,
+                   column_group=column_group), machine.cores
 
 
-def _by_winograd(c: Convolution, machine: Machine) -> Scratch:
-    x = _image(c, machine) if not c.is_f32 or c.x_c != 1 else 0
-    blocks = blocks_of(c, machine)
-    moved = 0 if c.is_packed else moved_filter(c, machine) + blocks.filters
-    return Scratch.of(first=4 * (x + moved + 1), own=4 * blocks.own,
-                      threads=busy_threads(blocks.tasks, 1, machine))
+def _by_winograd(c: Convolution, machine: Machine) -> tuple[Choices, int]:
+    """Packed filters are followed by w, if that is moved."""
+    blocks, move_x = blocks_of(c, machine), (not c.is_f32 or c.x_c != 1) and not c.packs
+    x, w = _image(c, machine) if move_x else 0, 0 if c.is_packed else moved_filter(c, machine)
+    first = 4 * (x + w + (0 if c.is_packed else blocks.filters) + 1)
+    return Choices(move_x, moved_filter(c, machine) > 0, is_few=blocks.few, at_w=x, at_panels=x + w, first=first,
+                   own=0 if c.packs else 4 * blocks.own, panels_at_once=blocks.grain,
+                   blocks_at_once=blocks.grain), busy_threads(blocks.tasks, 1, machine)
 
 
 def moved_filter(c: Convolution, machine: Machine) -> int:
@@ -204,78 +243,30 @@ def moved_filter(c: Convolution, machine: Machine) -> int:
     return _filter(c, machine) if not c.is_f32 or (c.w_o != 1 and c.w_i != 1) else 0
 
 
-def panel_floats(c: Convolution, algorithm: str, machine: Machine) -> int:
-    """Floats of all panels of a convolution by rows or pairs; 0 if there are few positions: each task packs its own."""
-    inner = c._replace(x_features=c.x_features // 2) if algorithm == "pairs" else _in_one_piece(_passed_over(c))
-    return 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
-
-
-def _by_spread(c: Convolution, machine: Machine) -> Scratch:
-    x = _image(c, machine) if moves_spread(c) else 0
-    spread = images_at_once(c) * prod(c.x_size) * c.taps * c.y_features
+def _by_spread(c: Convolution, machine: Machine) -> tuple[Choices, int]:
+    x, w, images = _image(c, machine) if _moves_spread(c) else 0, _filter(c, machine), _images_at_once(c)
+    spread = images * prod(c.x_size) * c.taps * c.y_features
     piece = max(1, min(c.y_size[2], PIECE_FLOATS // c.y_features))
-    found = Scratch.of(second=4 * (x + _filter(c, machine) + spread + 1), own=4 * piece * c.y_features,
-                       threads=machine.cores)
-    return found.joined(scratch_of_all(products_of_spread(c), machine))
+    return Choices(_moves_spread(c), True, at_w=x, at_panels=x + w, second=4 * (x + w + spread + 1),
+                   own=4 * piece * c.y_features, images=images, piece=piece), machine.cores
 
 
-# -- other element types -----------------------------------------------------------------------------------------------
-
-def _generic(c: Convolution, types: tuple[str, str], machine: Machine) -> Scratch:
-    """runtime/generic_conv.h."""
-    generic = generic_plan(c, types, machine)
-    return Scratch.of(second=generic.memory).joined(scratch_of_all(generic.products, machine))
+def _images_at_once(c: Convolution) -> int:
+    """The number of images whose spread copies are in memory at once."""
+    return max(1, min(c.batch, SPREAD_FLOATS // max(1, prod(c.x_size) * c.taps * c.y_features)))
 
 
-def products_of(c: Convolution, types: tuple[str, str], machine: Machine) -> list[Product]:
-    """The matmuls that compute a convolution; types: of its operands and sums."""
-    if c.type not in FAST_TYPES["conv"]:
-        return generic_plan(c, types, machine).products
-    algorithm = algorithm_of(c, machine)
-    if algorithm == "product":
-        return [product_of_convolution(c)]
-    return products_of_spread(c) if algorithm == "spread" else []
+def _moves_spread(c: Convolution) -> bool:
+    plain = c.x_s[1] == c.x_size[2] * c.x_s[2] and c.x_s[0] == c.x_size[1] * c.x_s[1]
+    return not c.is_f32 or not plain
 
 
-class GenericPlan(NamedTuple):
-    """Of runtime/generic_conv.h: the products, how many rows of patches are copied at a time (0: none), the bytes of
-    its copies."""
-
-    products: list[Product]
-    rows: int
-    memory: int
+def _products_of_spread(c: Convolution) -> list[Product]:
+    places, row, images = prod(c.x_size), c.taps * c.y_features, _images_at_once(c)
+    a = (places * c.x_features, 0, c.x_features, 1) if _moves_spread(c) else (c.x_n, 0, c.x_s[2], c.x_c)
+    return [Product("f32", batches, places, row, c.x_features, a, (0, 0, row, 1), (row, 1))
+            for batches in sorted({images, c.batch % images})]
 
 
-def generic_plan(c: Convolution, types: tuple[str, str], machine: Machine) -> GenericPlan:
-    operand, total = types
-    depth, features = c.x_features // c.groups, c.y_features // c.groups
-    if c.groups > 1 and depth == features == 1:
-        return GenericPlan([], 0, 0)
-    product = PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
-    factor, row, k = ELEMENT_TYPES[product].bytes, c.groups * c.taps * depth, c.taps * depth
-    plain = (c.window, c.stride, c.base_dilation) == (ONES, ONES, ONES) and not any(c.pad_low) \
-        and c.x_size == c.y_size and factor == ELEMENT_TYPES[operand].bytes \
-        and step_through(c.batch, c.x_n, c.x_size, c.x_s)
-    size = [(y - 1) * s + (w - 1) * d + 1 for y, s, w, d in zip(c.y_size, c.stride, c.window, c.window_dilation)]
-    framed = factor == ELEMENT_TYPES[operand].bytes and (c.x_c == 1 or c.x_features == 1) and not any(c.pad_low) \
-        and c.base_dilation == ONES and all(n <= x for n, x in zip(size, c.x_size))
-    of_one, frame_n = prod(c.y_size), prod(size) * c.x_features
-    images = c.batch if framed else max(1, min(c.batch, FRAME_BYTES // (frame_n * factor)))
-    side_by_side = c.window_dilation[2] == 1 and not c.reversed[2] and (not framed or c.x_s[2] == c.x_features)
-    in_line = c.window[0] * c.window[1] * c.y_size[0] * c.y_size[1] == 1 and c.groups == 1 \
-        and (side_by_side or c.window[2] == 1)
-    few_bytes = FEW_PATCH_BYTES * machine.cores
-    rows = (min(few_bytes, PATCH_BYTES) if features <= FEW_FEATURES else PATCH_BYTES) // (factor * (row + 1))
-    rows = rows if rows >= MANY_ROWS else max(FEWEST_ROWS, min(4 * rows, MANY_ROWS))
-    rows = 0 if plain or in_line else min(images * of_one, rows)
-    frame = 0 if plain or framed else images * frame_n
-    memory = (frame + rows * row + c.groups * k * features + 1) * factor + c.groups * c.taps * 8
-    if plain:
-        counts, a = {c.batch * of_one}, (0, depth * c.x_c, plain, c.x_c)
-    elif in_line:
-        counts, a = {of_one}, (0, k, c.stride[2] * (c.x_s[2] if framed else c.x_features), 1)
-    else:
-        wholes = {images * of_one, c.batch % images * of_one}
-        counts, a = {m for whole in wholes for m in (min(rows, whole), whole % rows)}, (0, k, row, 1)
-    return GenericPlan([Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), has_epilogue=True)
-                        for m in sorted(counts) if m], rows, memory)
+ALGORITHMS = {"depthwise": _by_depthwise, "channels": _by_channels, "outer": _by_outer, "spread": _by_spread,
+              "rows": _by_rows, "pairs": _by_pairs, "winograd": _by_winograd}

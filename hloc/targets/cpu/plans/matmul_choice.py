@@ -73,8 +73,3 @@ def scratch_of_all(products: Sequence[Product], machine: Machine) -> Scratch:
         plan = plan_of(g, machine)
         found = found.joined(plan.scratch) if plan else found
     return found
-
-
-def constants_text(constants: Constants) -> str:
-    """In C: {.batches = 1, .m = 64, ...}; what is zero is left out."""
-    return "{" + ", ".join(f".{name} = {int(value)}" for name, value in constants._asdict().items() if value) + "}"

@@ -43,4 +43,10 @@ class Scratch(NamedTuple):
         return Scratch(*map(max, self, other))
 
 
+def constants_text(decisions: NamedTuple) -> str:
+    """The decisions of a plan in C: {.batches = 1, .m = 64, ...}; what is zero is left out."""
+    given = {name: value for name, value in decisions._asdict().items() if value}
+    return "{" + (", ".join(f".{name} = {int(value)}" for name, value in given.items()) or "0") + "}"
+
+
 NOTHING = Scratch()

@@ -56,7 +56,8 @@ def _work(c: Convolution, machine: Machine) -> float:
 
 
 def blocks_of(c: Convolution, machine: Machine) -> Blocks:
-    """hloc_conv_by_winograd."""
+    """Many: a task has the largest number of blocks that fits the cache among those that balance the threads. Few: as
+    many panels as fit the cache, or fewer, so that threads have equal numbers of tasks."""
     rows, columns, count = tile_rows(machine), panel_columns(machine), _count(c)
     chunks, panels = ceil(c.x_features / DEPTH), ceil(c.y_features / columns)
     filters = _filter(machine)

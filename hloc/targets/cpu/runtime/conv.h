@@ -2,12 +2,12 @@
  *
  * Entry points (sizes and strides are arguments; they split the work over the pool and return 0 when done, 1 if there
  * is no scratch memory):
- *   int hloc_conv_f32(const hloc_conv_args*)     sums and tiles f32
- *   int hloc_conv_bf16, hloc_conv_f16            x, w of that type, sums f32; y of that type when y_is_narrow, else f32
- *   int hloc_conv_<algorithm>_f32, _bf16, _f16   the same by one algorithm, which is chosen at compile time
- *                                                (targets/cpu/plans/convolution_algorithms.py): rows, product,
- *                                                depthwise, channels, outer, spread, winograd (conv_internal.h); of
- *                                                bf16 alone: pairs
+ *   int hloc_conv_<algorithm>_f32(const hloc_conv_args*)     sums and tiles f32
+ *   int hloc_conv_<algorithm>_bf16, _f16         x, w of that type, sums f32; y of that type if y_is_narrow, else f32.
+ *                                                The algorithm is chosen at compile time
+ *                                                (targets/cpu/plans/convolution_algorithms.py): rows, depthwise,
+ *                                                channels, outer, spread, winograd (conv_internal.h); of bf16 alone:
+ *                                                pairs
  *   int hloc_conv_<t>  for t in pred s8 s16 s32 s64 u8 u16 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
  *   int hloc_conv_s8_s32, hloc_conv_u8_s32: x, w of 8 bits, sums and y s32
  *
@@ -31,8 +31,8 @@
  *
  * w_packed: the filter as written by a call with pack_to, as in gemm.h: that call neither reads x nor computes sums.
  * hloc/targets/cpu/plans/packing.py has the algorithms that pack, and the numbers of bytes.
- * products: the plans of its matmuls, the last one empty (gemm.h). patch_rows: of the types in generic.c, the rows of
- * patches that are copied at a time; 0: none. hloc/targets/cpu/plans/convolutions.py makes both.
+ * products: the plans of its matmuls, the last one empty (gemm.h). choices: how it is computed, as decided by
+ * hloc/targets/cpu/plans/convolutions.py, which says what each field means.
  *
  * Example: 3x3, stride 1, padding 1, NHWC f32[8,56,56,64] x HWIO f32[3,3,64,64]:
  *   hloc_conv_args args = {.batch = 8, .x_features = 64, .y_features = 64, .feature_groups = 1, .batch_groups = 1,
@@ -44,6 +44,12 @@
 #ifndef HLOC_CONV_H
 #define HLOC_CONV_H
 #include "gemm.h"
+
+typedef struct {
+  int move_x, move_w, one_piece, merged, is_few, by_dots, framed;
+  long pitch, at_w, at_panels, first, second, own;
+  long panels_at_once, blocks_at_once, row_group, column_group, images, piece, patch_rows, plain_step;
+} hloc_conv_choices;
 
 typedef struct {
   long batch, x_features, y_features, feature_groups, batch_groups;
@@ -62,14 +68,13 @@ typedef struct {
   const void* w_packed;
   void* pack_to;
   const hloc_gemm_plan* products;
-  long patch_rows;
+  hloc_conv_choices choices;
 } hloc_conv_args;
 
 #define HLOC_DECLARE_CONV(T) int hloc_conv_##T(const hloc_conv_args* args);
 #define HLOC_DECLARE_ALGORITHM(W) HLOC_DECLARE_CONV(W##_f32) HLOC_DECLARE_CONV(W##_bf16) HLOC_DECLARE_CONV(W##_f16)
 HLOC_DECLARE_ALGORITHM(rows)
 HLOC_DECLARE_CONV(pairs_bf16)
-HLOC_DECLARE_ALGORITHM(product)
 HLOC_DECLARE_ALGORITHM(depthwise)
 HLOC_DECLARE_ALGORITHM(channels)
 HLOC_DECLARE_ALGORITHM(outer)

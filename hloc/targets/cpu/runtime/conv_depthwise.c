@@ -166,9 +166,7 @@ static int run_depthwise(hloc_conv_plan* plan) {
 }
 
 int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type) {
-  hloc_conv_args* c = &plan->c;
-  int move_x = type != HLOC_CONV_IS_F32 || c->x_c != 1, move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
-  return hloc_conv_move(c, type, 0, move_x, move_w) || run_depthwise(plan);
+  return hloc_conv_move(&plan->c, type, 0) || run_depthwise(plan);
 }
 
 HLOC_CONV_ENTRIES(depthwise, hloc_conv_by_depthwise)

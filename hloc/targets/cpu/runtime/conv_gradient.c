@@ -72,8 +72,7 @@ int hloc_conv_by_channels(const hloc_conv_args* args, hloc_conv_type type) {
   hloc_conv_plan plan = {.c = *args, .y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32};
   hloc_conv_args* c = &plan.c;
   if (c->y_size[0] * c->y_size[1] * c->y_size[2] <= 0) return 0;
-  int move_x = type != HLOC_CONV_IS_F32 || c->x_n != 1, move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
-  if (hloc_conv_move(c, type, 1, move_x, move_w)) return 1;
+  if (hloc_conv_move(c, type, 1)) return 1;
   run_gradient(&plan);
   return 0;
 }

@@ -4,8 +4,8 @@
  * convolutions use (algorithm_of in targets/cpu/plans/convolution_algorithms.py). conv.c and conv_rows.c compute
  * tiles (conv_tiles.c) of output positions x features from row pointers; conv_pairs.c uses them for pairs of bf16.
  * conv_winograd.c computes windows of 3x3, conv_outer.c filter gradients, conv_depthwise.c depthwise convolutions,
- * conv_gradient.c their filter gradients, conv_transposed.c base dilation, conv_product.c convolutions that are
- * matmuls. Operands are rearranged if needed (conv_memory.c).
+ * conv_gradient.c their filter gradients, conv_transposed.c base dilation. Convolutions that are matmuls are calls of
+ * gemm.h. Operands are rearranged if needed (conv_memory.c).
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -37,14 +37,10 @@ typedef enum {
   HLOC_CONV_IS_PAIRS /* of bf16: a form of arranged operands, not the type of a convolution */
 } hloc_conv_type;
 
-typedef int (*hloc_product)(const hloc_gemm_args*);
-
 typedef struct {
   hloc_conv_args c;          /* x and w point to f32 in the order of the library kernel */
-  hloc_product product;      /* of the operands' type; NULL: no possible algorithm needs it */
   hloc_conv_type y_type;     /* what y holds without an epilogue */
   long column_offset;        /* of the batch group's first output feature, for the epilogue */
-  int merged;                /* conv_outer.c: x is padded, o2 and the batch together are the rows */
   int of_pairs;              /* conv_pairs.c: x and w have pairs of bf16 instead of floats */
   int* failed;
 } hloc_conv_plan;
@@ -61,8 +57,7 @@ void hloc_conv_finish(const hloc_conv_plan* plan, long position, long column, lo
                       const float* tile, long stride);
 long hloc_conv_y_offset(const hloc_conv_args* c, long position);
 
-int hloc_conv_rows(hloc_conv_plan* plan, float* scratch);     /* for panels: so many floats */
-long hloc_conv_panel_floats(const hloc_conv_args* c);
+int hloc_conv_rows(hloc_conv_plan* plan, float* scratch);     /* for panels */
 /* conv_tiles.c: tile[i][j] (+)= sum over taps t, features k < depth of
  *   rows[t * HLOC_CONV_ROWS + i][first + k] * panel[tap_index[t]][k][j]
  * half and quarter: only for the first vector of columns, for half of it. For every tap and k one line at `ahead`,
@@ -91,7 +86,6 @@ int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type);
-int hloc_conv_by_product(hloc_conv_plan* plan, hloc_conv_type type);
 /* A whole convolution whose batch groups are channels: the plan is not of one group. */
 int hloc_conv_by_channels(const hloc_conv_args* args, hloc_conv_type type);
 

@@ -271,14 +271,13 @@ void hloc_conv_arrange(const hloc_conv_arrangement* given) {
   hloc_parallel(task, (void* const*)&a, tasks, 16384 / (a.piece * a.inner + 1) + 1);
 }
 
-int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w) {
+int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner) {
   hloc_conv_arrangement x = arrange_x(c, type, batch_inner), w = arrange_w(c, type);
-  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
-  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + 1) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_FIRST, c->choices.first);
   if (!memory) return 1;
-  x.target = memory, w.target = memory + x_floats;
-  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, batch_inner);
-  if (move_w) hloc_conv_arrange(&w), use_w(c, &w);
+  x.target = memory, w.target = memory + c->choices.at_w;
+  if (c->choices.move_x) hloc_conv_arrange(&x), use_x(c, &x, batch_inner);
+  if (c->choices.move_w) hloc_conv_arrange(&w), use_w(c, &w);
   return 0;
 }
 #endif

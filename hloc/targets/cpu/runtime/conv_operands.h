@@ -24,9 +24,6 @@ typedef struct {
 } hloc_conv_arrangement;
 void hloc_conv_arrange(const hloc_conv_arrangement* a);
 
-static inline long arranged_floats(const hloc_conv_arrangement* a) {
-  return a->outer * a->size[0] * a->size[1] * a->padded * a->pitch + HLOC_CONV_COLUMNS;
-}
 static inline hloc_conv_arrangement arrange_x(const hloc_conv_args* c, hloc_conv_type type, int batch_inner) {
   hloc_conv_arrangement a = {.source = c->x, .type = type, .padded = c->x_size[2]};
   a.outer = batch_inner ? c->x_features : c->batch, a.outer_stride = batch_inner ? c->x_c : c->x_n;
@@ -64,37 +61,18 @@ static inline void use_w(hloc_conv_args* c, const hloc_conv_arrangement* a) {
   c->w_s[2] = a->inner, c->w_s[1] = row, c->w_s[0] = a->size[1] * row;
 }
 
-/* Rearranges image and filter for an algorithm; 1 if memory is exhausted. */
-int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner, int move_x, int move_w);
+/* Rearranges image and filter as c->choices say; 1 if memory is exhausted. */
+int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner);
 
 static inline int all_ones(const long* v) { return v[0] == 1 && v[1] == 1 && v[2] == 1; }
 static inline long taps_of(const hloc_conv_args* c) { return c->window[0] * c->window[1] * c->window[2]; }
-/* Whether most rows of a tile, one every `step` floats, fall into the same few sets of the L1 cache, so that they evict
- * each other before their next element is read. */
-static inline int rows_collide(const hloc_conv_args* c, long step) {
-  enum { PAGE = 4096, WAYS = 8 }; /* associativity: lines with one offset in a page that the cache keeps */
-  long bytes = step * (c->base_dilation[2] == 1 ? c->stride[2] : 1) * (long)sizeof(float), sets = PAGE;
-  while (sets > 1 && bytes % (2 * PAGE / sets) == 0) sets /= 2;
-  return HLOC_CONV_ROWS > WAYS * sets && taps_of(c) * c->y_features >= 128;
-}
 static inline long element_bytes(hloc_conv_type type) { return type == HLOC_CONV_IS_F32 ? 4 : 2; }
 
-/* Strides of dimensions of size one are arbitrary: chosen so that contiguous images and features are recognized. */
-static void settle_strides(hloc_conv_args* c) {
-  for (int d = 1; d >= 0; d--) {
-    if (c->x_size[d] == 1) c->x_s[d] = c->x_size[d + 1] * c->x_s[d + 1];
-    if (c->y_size[d] == 1) c->y_s[d] = c->y_size[d + 1] * c->y_s[d + 1];
-  }
-  if (c->x_features == 1) c->x_c = 1;
-  if (c->y_features == 1) c->y_c = 1;
-}
-
-static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_conv_algorithm algorithm,
-                           hloc_product product) {
+static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc_conv_algorithm algorithm) {
   int failed = 0;
   if (args->batch <= 0 || args->y_features <= 0 || args->y_size[0] * args->y_size[1] * args->y_size[2] <= 0) return 0;
   for (long group = 0; group < args->batch_groups; group++) { /* contiguous parts of the batch and the features */
-    hloc_conv_plan plan = {.c = *args, .y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32, .product = product};
+    hloc_conv_plan plan = {.c = *args, .y_type = args->y_is_narrow ? type : HLOC_CONV_IS_F32};
     hloc_conv_args* c = &plan.c;
     plan.failed = &failed;
     c->batch /= c->batch_groups, c->y_features /= c->batch_groups;
@@ -102,16 +80,14 @@ static inline int convolve(const hloc_conv_args* args, hloc_conv_type type, hloc
     c->x = (const char*)c->x + group * c->batch * c->x_n * element_bytes(type);
     c->w = (const char*)c->w + group * c->y_features * c->w_o * element_bytes(type);
     if (c->y) c->y = (char*)c->y + group * c->y_features * c->y_c * element_bytes(plan.y_type);
-    settle_strides(c);
+    if (c->y_features == 1) c->y_c = 1; /* whatever it was: features are contiguous */
     if (algorithm(&plan, type)) return 1;
   }
   return failed;
 }
 #define HLOC_CONV_ENTRIES(NAME, ALGORITHM)                                                                             \
-  int hloc_conv_##NAME##_f32(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F32, ALGORITHM, NULL); } \
-  int hloc_conv_##NAME##_bf16(const hloc_conv_args* args) {                                                         \
-    return convolve(args, HLOC_CONV_IS_BF16, ALGORITHM, NULL);                                                         \
-  }                                                                                                                    \
-  int hloc_conv_##NAME##_f16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F16, ALGORITHM, NULL); }
+  int hloc_conv_##NAME##_f32(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F32, ALGORITHM); }       \
+  int hloc_conv_##NAME##_bf16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_BF16, ALGORITHM); }     \
+  int hloc_conv_##NAME##_f16(const hloc_conv_args* args) { return convolve(args, HLOC_CONV_IS_F16, ALGORITHM); }
 
 #endif

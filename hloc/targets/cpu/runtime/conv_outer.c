@@ -4,7 +4,7 @@
  * y[n, f] = sum over x's features and window positions of x[.., n] * w[.., f], a sum of outer products of contiguous
  * rows. A register tile of HLOC_CONV_ROWS n x two vectors of f sums a chunk of them that stays in cache.
  * Few n and a stride of one (the gradient of a first layer): x is padded so that its rows for all o2 are contiguous,
- * and (o2, n) together are the rows of one matrix (plan->merged).
+ * and (o2, n) together are the rows of one matrix (plan->c.choices.merged).
  */
 #include "conv_operands.h"
 
@@ -157,8 +157,8 @@ static void run_matrix(const outer_work* w, const long* o, long m0, long m1, lon
 /* The output position of a row: rows are batch entries, or with merged positions (o2, batch entry). */
 static long position_of_row(const outer_work* w, long row, long place) {
   const hloc_conv_args* c = &w->plan->c;
-  long y2 = c->y_size[2], o2 = w->plan->merged ? row / c->batch : place % y2;
-  long n = w->plan->merged ? row % c->batch : row, rest = w->plan->merged ? place : place / y2;
+  long y2 = c->y_size[2], o2 = w->plan->c.choices.merged ? row / c->batch : place % y2;
+  long n = w->plan->c.choices.merged ? row % c->batch : row, rest = w->plan->c.choices.merged ? place : place / y2;
   return (n * c->y_size[0] * c->y_size[1] + rest) * y2 + o2;
 }
 
@@ -166,9 +166,9 @@ static void run_matrices(void* const* args, long begin, long end) {
   const outer_work* w = (const outer_work*)args;
   const hloc_conv_args* c = &w->plan->c;
   long stride = (w->column_group + OUTER_COLUMNS - 1) / OUTER_COLUMNS * OUTER_COLUMNS;
-  long y2 = w->plan->merged ? 1 : c->y_size[2];
+  long y2 = w->plan->c.choices.merged ? 1 : c->y_size[2];
   size_t sum_bytes = (size_t)((w->row_group + OUTER_ROWS - 1) / OUTER_ROWS * OUTER_ROWS) * stride * sizeof(float);
-  char* memory = hloc_scratch(HLOC_OWN, sum_bytes + sizeof(chunk_rows));
+  char* memory = hloc_scratch(HLOC_OWN, c->choices.own);
   if (!memory) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -195,22 +195,13 @@ static const float* end_of(const void* from, long outer, long outer_stride, cons
 
 static int run_outer(hloc_conv_plan* plan) {
   const hloc_conv_args* c = &plan->c;
-  long places = c->y_size[0] * c->y_size[1] * (plan->merged ? 1 : c->y_size[2]), wanted = 4 * hloc_pool_threads();
-  long rows = plan->merged ? c->batch * c->y_size[2] : c->batch;
-  long panels = (rows + OUTER_ROWS - 1) / OUTER_ROWS;
-  long column_panels = (c->y_features + OUTER_COLUMNS - 1) / OUTER_COLUMNS;
+  const long places = c->y_size[0] * c->y_size[1] * (c->choices.merged ? 1 : c->y_size[2]);
+  const long rows = c->choices.merged ? c->batch * c->y_size[2] : c->batch;
   long chunk = hloc_max(32, hloc_min(OUTER_MOST_CHUNK, 98304 / (rows + c->y_features)));
-  outer_work w = {.plan = plan, .rows = rows, .chunk = chunk, .row_groups = 1, .column_groups = 1};
+  outer_work w = {.plan = plan, .rows = rows, .chunk = chunk, .row_group = c->choices.row_group,
+                  .column_group = c->choices.column_group};
   w.x_end = end_of(c->x, c->x_features, c->x_c, c->x_size, c->x_s, c->batch);
   w.w_end = end_of(c->w, c->x_features, c->w_i, c->window, c->w_s, c->y_features);
-  while (places * w.row_groups * w.column_groups < wanted ||
-         panels / w.row_groups * column_panels / w.column_groups > 256) { /* sums of a task stay in cache */
-    if (w.row_groups * 2 <= panels) w.row_groups *= 2;
-    else if (w.column_groups * 2 <= column_panels) w.column_groups *= 2;
-    else break;
-  }
-  w.row_group = (panels + w.row_groups - 1) / w.row_groups * OUTER_ROWS;
-  w.column_group = (column_panels + w.column_groups - 1) / w.column_groups * OUTER_COLUMNS;
   w.row_groups = (rows + w.row_group - 1) / w.row_group;
   w.column_groups = (c->y_features + w.column_group - 1) / w.column_group;
   hloc_parallel(run_matrices, (void* const*)&w, places * w.row_groups * w.column_groups, 1);
@@ -219,21 +210,18 @@ static int run_outer(hloc_conv_plan* plan) {
 
 int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
+  const hloc_conv_choices by = c->choices;
   hloc_conv_arrangement x = arrange_x(c, type, 1), w = arrange_w(c, type);
-  plan->merged = c->batch <= 8 && c->y_size[2] > 1 && c->stride[2] == 1 && all_ones(c->base_dilation);
-  if (plan->merged) { /* rows for all o2 are contiguous in the padded x */
+  if (by.merged) { /* rows for all o2 are contiguous in the padded x */
     x.pad_low = c->pad_low[2];
     x.padded = c->y_size[2] + (c->window[2] - 1) * c->window_dilation[2];
   }
-  int move_x = plan->merged || type != HLOC_CONV_IS_F32 || c->x_n != 1;
-  int move_w = type != HLOC_CONV_IS_F32 || c->w_o != 1;
-  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w ? arranged_floats(&w) : 0;
-  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + 1) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_FIRST, by.first);
   if (!memory) return 1;
-  x.target = memory, w.target = memory + x_floats;
-  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, 1);
-  if (move_w) hloc_conv_arrange(&w), use_w(c, &w);
-  if (plan->merged) c->x_size[2] = x.padded, c->pad_low[2] = 0;
+  x.target = memory, w.target = memory + by.at_w;
+  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x, 1);
+  if (by.move_w) hloc_conv_arrange(&w), use_w(c, &w);
+  if (by.merged) c->x_size[2] = x.padded, c->pad_low[2] = 0;
   return run_outer(plan);
 }
 

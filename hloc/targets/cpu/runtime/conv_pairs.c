@@ -14,25 +14,22 @@ static void use_x_in_place(hloc_conv_args* c) {
 
 int hloc_conv_by_pairs(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
-  const int move_x = c->x_c != 1 && !c->pack_to, move_w = !c->w_packed;
+  const hloc_conv_choices by = c->choices;
   hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
   x_in_pairs(&x), w_in_pairs(&w);
-  if (rows_collide(c, x.pitch)) x.pitch += HLOC_LANES32;
-  c->x_features /= 2;
-  const long x_pairs = move_x ? arranged_floats(&x) : 0, w_pairs = move_w ? arranged_floats(&w) : 0;
-  const size_t all_pairs = (size_t)(x_pairs + w_pairs + hloc_conv_panel_floats(c));
-  float* memory = hloc_scratch(HLOC_FIRST, all_pairs * sizeof(float));
+  x.pitch = by.pitch, c->x_features /= 2;
+  float* memory = hloc_scratch(HLOC_FIRST, by.first);
   if (!memory) return 1;
-  x.target = memory, w.target = memory + x_pairs;
-  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  x.target = memory, w.target = memory + by.at_w;
+  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
   else use_x_in_place(c);
-  if (move_w) hloc_conv_arrange(&w), use_w(c, &w);
+  if (by.move_w) hloc_conv_arrange(&w), use_w(c, &w);
   plan->of_pairs = 1;
-  return hloc_conv_rows(plan, w.target + w_pairs);
+  return hloc_conv_rows(plan, memory + by.at_panels);
 }
 
 #if HLOC_HAS_PAIRS
 int hloc_conv_pairs_bf16(const hloc_conv_args* args) {
-  return convolve(args, HLOC_CONV_IS_BF16, hloc_conv_by_pairs, NULL);
+  return convolve(args, HLOC_CONV_IS_BF16, hloc_conv_by_pairs);
 }
 #endif

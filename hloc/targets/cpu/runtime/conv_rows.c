@@ -10,8 +10,7 @@
  */
 #include "conv_internal.h"
 
-enum { TILES = 8, MOST_ZEROS = 16384, FEW_TILES = 32 };
-enum { CHUNK = 512, PART = 64, MOST_PANELS = 4, AHEAD = 8 };
+enum { TILES = 8, MOST_ZEROS = 16384, CHUNK = 512, PART = 64, AHEAD = 8 };
 
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 
@@ -195,7 +194,7 @@ static void run_tiles_together(const rows_work* w, long tile, long tiles, const 
 static void run_tiles(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   const hloc_conv_args* c = &w->plan->c;
-  const float** rows = hloc_scratch(HLOC_OWN, (size_t)TILES * ROWS * hloc_max(1, w->taps) * sizeof *rows);
+  const float** rows = hloc_scratch(HLOC_OWN, c->choices.own);
   if (!rows) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -315,7 +314,7 @@ static void run_panels(void* const* args, long begin, long end) {
   const chunk first = chunk_from(w, 0, 0);
   for (long i = 0; i < first.taps; i++) in_order[i] = i;
   const long panel_step = first.taps * first.depth * COLUMNS, tile_step = ROWS * COLUMNS;
-  float* packed = hloc_scratch(HLOC_OWN, (size_t)most * (panel_step + tiles * tile_step) * sizeof(float));
+  float* packed = hloc_scratch(HLOC_OWN, w->plan->c.choices.own);
   if (!packed) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -390,39 +389,16 @@ static void run_phase(rows_work* w) {
 static long period_of(const hloc_conv_args* c, int d) {
   return c->base_dilation[d] / greatest_common_divisor(c->base_dilation[d], c->stride[d]);
 }
-/* Whether one task has all positions of a phase for each panel of weights: then weights are not packed beforehand. */
-static int is_few(const hloc_conv_args* c) {
-  if (c->w_packed || c->pack_to) return 0; /* whole panels */
-  long positions = c->batch;
-  for (int d = 0; d < 3; d++) positions *= (c->y_size[d] + period_of(c, d) - 1) / period_of(c, d);
-  return positions <= FEW_TILES * ROWS && c->feature_groups == 1 && c->x_features >= HLOC_LANES32 &&
-         panels_of_group(c) >= 2 * hloc_pool_threads();
-}
-
-long hloc_conv_panel_floats(const hloc_conv_args* c) {
-  long taps = c->window[0] * c->window[1] * c->window[2], depth = c->x_features / c->feature_groups;
-  return is_few(c) || c->w_packed || c->pack_to ? 0 : c->feature_groups * panels_of_group(c) * taps * depth * COLUMNS;
-}
-
-/* Whether lanes of x's features, which must be reduced, cost less than lanes that are partly filled by output
- * features. */
-static int are_dots(long features, long depth, long taps) {
-  enum { FOLD = 5 }; /* vectors' worth of multiply-adds */
-  const long vectors = taps * ((depth + HLOC_LANES32 - 1) / HLOC_LANES32);
-  const long products = HLOC_VECTOR_BYTES == 64 ? taps * depth / 2 : taps * depth; /* half vectors of the widest */
-  return depth >= HLOC_LANES32 && features <= HLOC_LANES32 / 2 && features * (vectors + FOLD) <= products;
-}
-
 int hloc_conv_rows(hloc_conv_plan* plan, float* scratch) {
   const hloc_conv_args* c = &plan->c;
   const float* panels = c->pack_to ? c->pack_to : c->w_packed ? c->w_packed : scratch;
   rows_work w = {.plan = plan, .panels = panels, .depth = c->x_features / c->feature_groups};
   w.all_taps = c->window[0] * c->window[1] * c->window[2];
   const long features = c->y_features / c->feature_groups;
-  int few = is_few(c);
+  const int few = c->choices.is_few;
   w.tile = plan->of_pairs ? hloc_conv_tile_of_pairs : hloc_conv_tile;
   w.half_tile = plan->of_pairs ? hloc_conv_half_tile_of_pairs : hloc_conv_half_tile;
-  w.by_dots = !few && !plan->of_pairs && hloc_conv_dots && are_dots(features, w.depth, w.all_taps);
+  w.by_dots = c->choices.by_dots;
   w.width = w.by_dots ? HLOC_CONV_DOTS : COLUMNS;
   w.group_panels = (features + w.width - 1) / w.width;
   w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&
@@ -431,13 +407,12 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* scratch) {
   long period[3];
   for (int d = 0; d < 3; d++) period[d] = period_of(c, d);
   w.consecutive = period[0] * period[1] * period[2] == 1;
-  size_t pointers = few ? FEW_TILES * ROWS * w.all_taps * sizeof(float*) : 0;
-  w.places = hloc_scratch(HLOC_SECOND, w.all_taps * (sizeof(tap_place) + sizeof(long)) + pointers);
+  w.places = hloc_scratch(HLOC_SECOND, c->choices.second);
   if (!w.places) return 1;
   long* tap_index = (long*)(w.places + w.all_taps);
   w.tap_index = tap_index;
   if (few) w.rows = (const float**)(tap_index + w.all_taps);
-  w.panels_at_once = hloc_max(1, hloc_min(MOST_PANELS, w.group_panels / (2 * hloc_pool_threads())));
+  w.panels_at_once = c->choices.panels_at_once;
   w.parts = (w.depth + PART - 1) / PART;
   long items = c->feature_groups * w.all_taps * w.parts, item = hloc_min(w.depth, PART) * w.group_panels * COLUMNS;
   if (c->w_packed) (void)0; /* already packed */

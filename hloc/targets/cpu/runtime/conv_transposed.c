@@ -9,7 +9,6 @@
  */
 #include "conv_operands.h"
 
-enum { SPREAD_FLOATS = 1 << 20, PIECE_FLOATS = 4096 };
 
 typedef struct {
   const hloc_conv_plan* plan;
@@ -46,7 +45,7 @@ static void add_runs(const transposed_work* w, const float* from, long begin, lo
 static void sum_pieces(void* const* args, long first, long last) {
   const transposed_work* w = (const transposed_work*)args;
   const hloc_conv_args* c = &w->plan->c;
-  float* sums = hloc_scratch(HLOC_OWN, (size_t)(w->piece * c->y_features) * sizeof(float));
+  float* sums = hloc_scratch(HLOC_OWN, c->choices.own);
   if (!sums) {
     __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -68,23 +67,12 @@ static void sum_pieces(void* const* args, long first, long last) {
   }
 }
 
-/* The number of images whose spread is in memory at once. */
-static long images_at_once(const hloc_conv_args* c) {
-  long floats = c->x_size[0] * c->x_size[1] * c->x_size[2] * c->window[0] * c->window[1] * c->window[2] * c->y_features;
-  return hloc_max(1, hloc_min(c->batch, SPREAD_FLOATS / hloc_max(1, floats)));
-}
-
-static long spread_floats(const hloc_conv_args* c) {
-  return images_at_once(c) * c->x_size[0] * c->x_size[1] * c->x_size[2] * c->window[0] * c->window[1] * c->window[2] *
-         c->y_features;
-}
-
 static int run_spread(hloc_conv_plan* plan, float* spread) {
   const hloc_conv_args* c = &plan->c;
-  const long positions = c->x_size[0] * c->x_size[1] * c->x_size[2], images = images_at_once(c);
+  const long positions = c->x_size[0] * c->x_size[1] * c->x_size[2], images = c->choices.images;
   transposed_work w = {.plan = plan, .spread = spread, .taps = c->window[0] * c->window[1] * c->window[2]};
   w.row = w.taps * c->y_features;
-  w.piece = hloc_max(1, hloc_min(c->y_size[2], PIECE_FLOATS / c->y_features));
+  w.piece = c->choices.piece;
   w.pieces = (c->y_size[2] + w.piece - 1) / w.piece;
   hloc_gemm_args g = {.inner_batches = 1, .m = positions, .n = w.row, .k = c->x_features, .a_outer = c->x_n,
                       .a_row = c->x_s[2], .a_column = c->x_c, .b = c->w, .b_row = c->w_i, .b_column = 1, .c = spread,
@@ -104,21 +92,18 @@ static int run_spread(hloc_conv_plan* plan, float* spread) {
 
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
+  const hloc_conv_choices by = c->choices;
   hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
-  int plain = c->x_s[1] == c->x_size[2] * c->x_s[2] && c->x_s[0] == c->x_size[1] * c->x_s[1];
-  int move_x = type != HLOC_CONV_IS_F32 || !plain;
   if (!c->reversed[2]) { /* reverses the taps of the last dimension */
     w.source = (const char*)w.source + (c->window[2] - 1) * w.stride[2] * element_bytes(type);
     w.stride[2] = -w.stride[2];
   }
-  long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = arranged_floats(&w);
-  const size_t floats = x_floats + w_floats + spread_floats(c) + 1;
-  float* memory = hloc_scratch(HLOC_SECOND, floats * sizeof(float));
+  float* memory = hloc_scratch(HLOC_SECOND, by.second);
   if (!memory) return 1;
-  x.target = memory, w.target = memory + x_floats;
-  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  x.target = memory, w.target = memory + by.at_w;
+  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
   hloc_conv_arrange(&w), use_w(c, &w);
-  return run_spread(plan, memory + x_floats + w_floats);
+  return run_spread(plan, memory + by.at_panels);
 }
 
 HLOC_CONV_ENTRIES(spread, hloc_conv_by_spread)

@@ -22,7 +22,6 @@
 #include "conv_operands.h"
 
 enum { DEPTH = 64, TAPS = 9, PRODUCTS = 16, MOST_FEATURES = 16384 };
-enum { FEW_BLOCKS = 16 * ROWS, IMAGE_FLOATS = 1 << 17, SUM_FLOATS = 1 << 18 }; /* of a task, in its cache */
 enum { APART = 16 }; /* floats between matrices, so that their elements are not in the same sets of a cache */
 enum { FILTER_STEP = DEPTH * COLUMNS + APART, FILTER_FLOATS = PRODUCTS * FILTER_STEP };
 
@@ -277,8 +276,8 @@ static void finish_blocks(const winograd_work* w, long first, long count, long p
 }
 
 /* ---- tasks */
-static float* scratch_of_task(const winograd_work* w, long floats) {
-  float* memory = hloc_scratch(HLOC_OWN, (size_t)floats * sizeof(float));
+static float* scratch_of_task(const winograd_work* w) {
+  float* memory = hloc_scratch(HLOC_OWN, w->plan->c.choices.own);
   if (!memory) __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
   return memory;
 }
@@ -297,7 +296,7 @@ static void run_image_blocks(void* const* args, long begin, long end) {
   const winograd_work* w = (const winograd_work*)args;
   const long most = w->blocks_at_once, image_floats = PRODUCTS * image_step(most);
   const long sum_floats = PRODUCTS * sum_step(most);
-  float* images = scratch_of_task(w, w->chunks * image_floats + sum_floats + 4 * most * COLUMNS);
+  float* images = scratch_of_task(w);
   if (!images) return;
   float *sums = images + w->chunks * image_floats, *made = sums + sum_floats;
   for (long task = begin; task < end; task++) {
@@ -315,8 +314,7 @@ static void run_image_blocks(void* const* args, long begin, long end) {
 static void run_filter_panels(void* const* args, long begin, long end) {
   const winograd_work* w = (const winograd_work*)args;
   const long blocks = w->blocks, image_floats = PRODUCTS * image_step(blocks), sum_floats = PRODUCTS * sum_step(blocks);
-  float* filters =
-      scratch_of_task(w, FILTER_FLOATS + image_floats + w->panels_at_once * sum_floats + 4 * blocks * COLUMNS);
+  float* filters = scratch_of_task(w);
   if (!filters) return;
   float *images = filters + FILTER_FLOATS, *sums = images + image_floats, *made = sums + w->panels_at_once * sum_floats;
   for (long first = begin, panels; first < end; first += panels) {
@@ -336,59 +334,38 @@ static void run_filter_panels(void* const* args, long begin, long end) {
   }
 }
 
-/* Blocks of a task: the largest number that fits the cache among those that balance the threads. */
-static long blocks_of_task(const winograd_work* w) {
-  const long threads = hloc_pool_threads(), most = IMAGE_FLOATS / (w->chunks * DEPTH * PRODUCTS);
-  long best = ROWS, least = 0;
-  for (long n = ROWS; n <= hloc_max(ROWS, most); n += ROWS) {
-    const long tasks = (w->blocks + n - 1) / n, longest = (tasks + threads - 1) / threads * n;
-    if (!least || longest <= least) best = n, least = longest;
-  }
-  return best;
-}
-/* Panels of a task: as many as fit the cache, or fewer, so that threads have equal numbers of tasks. */
-static long panels_of_task(const winograd_work* w) {
-  const long threads = hloc_pool_threads(), most = hloc_max(1, SUM_FLOATS / (PRODUCTS * sum_step(w->blocks)));
-  const long tasks = (w->panels + most * threads - 1) / (most * threads) * threads;
-  return (w->panels + tasks - 1) / tasks;
-}
-
-static int run_winograd(winograd_work* w, int few) {
+static int run_winograd(winograd_work* w) {
   const hloc_conv_args* c = &w->plan->c;
   if (w->filters && !c->w_packed) hloc_parallel(make_filters, (void* const*)w, w->panels * w->chunks, 1);
   if (c->pack_to) return 0;
-  if (few) {
-    w->panels_at_once = panels_of_task(w);
+  if (c->choices.is_few) {
     hloc_parallel(run_filter_panels, (void* const*)w, w->panels, w->panels_at_once);
     return 0;
   }
-  w->blocks_at_once = blocks_of_task(w);
   hloc_parallel(run_image_blocks, (void* const*)w, (w->blocks + w->blocks_at_once - 1) / w->blocks_at_once, 1);
   return 0;
 }
 
 int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
+  const hloc_conv_choices by = c->choices;
   winograd_work w = {.plan = plan, .across = (c->y_size[2] + 1) / 2, .down = (c->y_size[1] + 1) / 2};
   w.blocks = c->batch * w.across * w.down;
   w.chunks = (c->x_features + DEPTH - 1) / DEPTH, w.panels = (c->y_features + COLUMNS - 1) / COLUMNS;
-  const int few = w.blocks <= FEW_BLOCKS && w.panels >= 2 * hloc_pool_threads(), of_f32 = type == HLOC_CONV_IS_F32;
-  const int move_x = (!of_f32 || c->x_c != 1) && !c->pack_to, move_w = !of_f32 || (c->w_o != 1 && c->w_i != 1);
+  w.blocks_at_once = by.blocks_at_once, w.panels_at_once = by.panels_at_once;
   hloc_conv_arrangement x = arrange_x(c, type, 0), v = arrange_w(c, type);
   float* packed = c->pack_to ? c->pack_to : (float*)c->w_packed; /* filters, followed by w if it is copied */
-  const long filter_floats = few || packed ? 0 : w.panels * w.chunks * FILTER_FLOATS;
-  const long x_floats = move_x ? arranged_floats(&x) : 0, w_floats = move_w && !packed ? arranged_floats(&v) : 0;
-  float* memory = hloc_scratch(HLOC_FIRST, (size_t)(x_floats + w_floats + filter_floats + 1) * sizeof(float));
+  float* memory = hloc_scratch(HLOC_FIRST, by.first);
   if (!memory) return 1;
-  x.target = memory, v.target = packed ? packed + w.panels * w.chunks * FILTER_FLOATS : memory + x_floats;
-  w.filters = packed ? packed : few ? NULL : memory + x_floats + w_floats;
-  if (move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
-  if (move_w && !c->w_packed) hloc_conv_arrange(&v);
-  if (move_w) use_w(c, &v);
+  x.target = memory, v.target = packed ? packed + w.panels * w.chunks * FILTER_FLOATS : memory + by.at_w;
+  w.filters = packed ? packed : by.is_few ? NULL : memory + by.at_panels;
+  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  if (by.move_w && !c->w_packed) hloc_conv_arrange(&v);
+  if (by.move_w) use_w(c, &v);
   for (long i = 0; i < 3; i++)
     for (long j = 0; j < 3; j++)
       w.tap[i * 3 + j] = (c->reversed[1] ? 2 - i : i) * c->w_s[1] + (c->reversed[2] ? 2 - j : j) * c->w_s[2];
-  return run_winograd(&w, few);
+  return run_winograd(&w);
 }
 
 HLOC_CONV_ENTRIES(winograd, hloc_conv_by_winograd)

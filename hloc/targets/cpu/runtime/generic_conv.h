@@ -149,15 +149,6 @@ static void C(copy_frame)(void* const* args, long begin, long end) {
   }
 }
 
-/* Whether x itself is the frame. */
-static int C(is_framed)(const C(work)* w) {
-  const hloc_conv_args* c = &w->c;
-  int framed = sizeof(OPERAND) == sizeof(FACTOR) && (c->x_c == 1 || c->x_features == 1);
-  for (int d = 0; d < 3; d++)
-    framed &= !c->pad_low[d] && c->base_dilation[d] == 1 && w->frame_size[d] <= c->x_size[d];
-  return framed;
-}
-
 /* The runs of a row, and their length: the window's last dimension, if its positions are contiguous. */
 static int C(runs_are_long)(const C(work)* w) {
   const hloc_conv_args* c = &w->c;
@@ -250,16 +241,6 @@ static long C(step)(long batch, long batch_step, const long* size, const long* s
   return found ? found : 1;
 }
 
-/* The row stride if the image itself is the patches; 0: it is not. */
-static long C(plain_step)(const hloc_conv_args* c) {
-  if (sizeof(OPERAND) != sizeof(FACTOR)) return 0;
-  for (int d = 0; d < 3; d++)
-    if (c->window[d] != 1 || c->stride[d] != 1 || c->pad_low[d] || c->base_dilation[d] != 1 ||
-        c->x_size[d] != c->y_size[d])
-      return 0;
-  return C(step)(c->batch, c->x_n, c->x_size, c->x_s);
-}
-
 static int C(multiply)(C(work)* w, hloc_gemm_args* g, long first, long rows) {
   w->first = first, g->m = rows;
   if (w->c.products) g->plan = hloc_gemm_plan_for(w->c.products, g->batches, rows);
@@ -286,25 +267,22 @@ static int C(multiply_images)(C(work)* w, hloc_gemm_args* g, long images, long r
 }
 
 static int C(by_product)(C(work)* w) {
-  enum { FRAME_BYTES = 1 << 22, GRAIN = 16384 };
+  enum { GRAIN = 16384 };
   const hloc_conv_args* c = &w->c;
-  const long of_one = c->y_size[0] * c->y_size[1] * c->y_size[2], k = w->taps * w->depth, element = sizeof(FACTOR);
-  const long plain = C(plain_step)(c);
+  const long of_one = c->y_size[0] * c->y_size[1] * c->y_size[2], k = w->taps * w->depth;
+  const long plain = c->choices.plain_step, images = c->choices.images, rows = c->choices.patch_rows;
   for (int d = 2; d >= 0; d--) {
     w->frame_size[d] = (c->y_size[d] - 1) * c->stride[d] + (c->window[d] - 1) * c->window_dilation[d] + 1;
     w->frame_s[d] = d == 2 ? c->x_features : w->frame_s[d + 1] * w->frame_size[d + 1];
   }
   w->frame_n = w->frame_s[0] * w->frame_size[0];
-  const int framed = C(is_framed)(w);
-  long images = FRAME_BYTES / (w->frame_n * element), frame = 0;
-  images = framed ? c->batch : images < 1 ? 1 : images > c->batch ? c->batch : images;
-  if (!plain && !framed) frame = images * w->frame_n;
+  const int framed = c->choices.framed;
+  const long frame = plain || framed ? 0 : images * w->frame_n;
   if (framed) for (int d = 0; d < 3; d++) w->frame_s[d] = c->x_s[d];
   if (framed) w->frame_n = c->x_n, w->frame = (const FACTOR*)(const void*)c->x;
-  const long rows = c->patch_rows;
   const size_t filters = (size_t)(c->feature_groups * k * w->features);
   const size_t run_bytes = (size_t)(c->feature_groups * w->taps) * sizeof(long);
-  char* memory = hloc_scratch(HLOC_SECOND, run_bytes + (frame + rows * w->row + filters + 1) * element);
+  char* memory = hloc_scratch(HLOC_SECOND, c->choices.second);
   if (!memory) return 1;
   FACTOR* weights = (FACTOR*)(memory + run_bytes);
   w->patches = weights + filters;

@@ -15,12 +15,11 @@ from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.building.library_kernels import FAST_TYPES, SAME_PRODUCT, attention_kind
-from hloc.targets.cpu.plans.convolution import convolution_of
-from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of
-from hloc.targets.cpu.plans.convolutions import generic_plan, products_of
+from hloc.targets.cpu.building.library_kernels import attention_kind, generic_conv
+from hloc.targets.cpu.plans.convolutions import plan_of_tile
 from hloc.targets.cpu.plans.matmul import Product, product_of
-from hloc.targets.cpu.plans.matmul_choice import constants_text, plan_of
+from hloc.targets.cpu.plans.matmul_choice import plan_of
+from hloc.targets.cpu.plans.slots import constants_text
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import fft, sort, topk
@@ -82,24 +81,27 @@ def _with_packing(tile: Tile, fields: dict[str, object], side: str, result: str,
 def gemm(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/gemm.h; parameters as in hloc/kernels/products/dot.py."""
     given = dict(tile.parameters)
-    type, total = given["types"]
-    (m, n, k), (outer, inner), (lhs, rhs) = given["sizes"], given["batches"], _operands(tile)
-    a_offset, a_outer, a_inner, a_row, a_column = given["lhs"]
-    b_offset, b_outer, b_inner, b_row, b_column = given["rhs"]
-    fields = dict(batches=outer * inner, inner_batches=inner, m=m, n=n, k=k,
-                  a=_address(lhs, type, a_offset), a_outer=a_outer, a_inner=a_inner, a_row=a_row, a_column=a_column,
-                  b=_address(rhs, type, b_offset), b_outer=b_outer, b_inner=b_inner, b_row=b_row, b_column=b_column)
+    return _gemm(tile, name, product_of(tile), given["batches"][1], given["result"][:2], machine)
+
+
+def _gemm(tile: Tile, name: str, g: Product, inner: int, of_batches: tuple[int, int], machine: Machine) -> CFunction:
+    """The call for a matmul. of_batches: strides of the result from one outer, and inner, batch to the next."""
+    given, (lhs, rhs) = dict(tile.parameters), _operands(tile)
+    fields: dict[str, object] = dict(batches=g.batches, inner_batches=inner, m=g.m, n=g.n, k=g.k)
+    for side, buffer, strides, key in (("a", lhs, g.a, "lhs"), ("b", rhs, g.b, "rhs")):
+        fields.update({side: _address(buffer, g.type, given[key][0])}, **dict(zip(
+            (f"{side}_outer", f"{side}_inner", f"{side}_row", f"{side}_column"), strides)))
     epilogue, declaration = epilogue_of(tile, machine), ""
     if epilogue:
         declaration = epilogue.declaration
         fields.update(epilogue=epilogue.name, epilogue_args="given")
     else:
-        c_outer, c_inner, c_row, c_column = given["result"]
+        (c_outer, c_inner), (c_row, c_column) = of_batches, g.c
         fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
-                      c_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
-    entry, epilogue = f"gemm_{SAME_PRODUCT.get(type, type)}", _with_packing(tile, fields, "b", "c", epilogue)
-    constants = _plans([product_of(tile)], "plan", fields, machine)
-    return _function(tile, name, "gemm.h", declaration, entry, _fields(**fields), epilogue, constants)
+                      c_is_narrow=g.is_narrow)
+    epilogue = _with_packing(tile, fields, "b", "c", epilogue)
+    constants = _plans([g], "plan", fields, machine)
+    return _function(tile, name, "gemm.h", declaration, f"gemm_{g.type}", _fields(**fields), epilogue, constants)
 
 
 def _plans(products: Iterable[Product], field: str, fields: dict[str, object], machine: Machine) -> list[str]:
@@ -145,40 +147,28 @@ def _operand(address: str, type: str, row: int, column: int, batch: Iterable[int
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
 def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
-    """runtime/conv.h; parameters as in kernels/products/convolution.py. Missing spatial dimensions come first."""
-    given = dict(tile.parameters)
-    type, total = given["types"]
-    unused, (lhs, rhs) = 3 - len(given["window"]), _operands(tile)
-
-    def three(values: tuple, filler: object) -> tuple:
-        return (filler,) * unused + tuple(values)
-
-    offset, x_n, x_c, *x_s = given["lhs"]
-    w_offset, w_i, w_o, *w_s = given["rhs"]
+    """runtime/conv.h; parameters as in kernels/products/convolution.py."""
+    given, plan = dict(tile.parameters), plan_of_tile(tile, machine)
+    if plan.algorithm == "product":
+        return _gemm(tile, name, plan.products[0], 1, (0, 0), machine)
+    (type, total), (lhs, rhs), c = given["types"], _operands(tile), plan.convolution
+    # Those of all batch groups; the plan's convolution is one of them.
     fields = dict(
-        batch=given["batch"], x_features=given["lhs_features"], y_features=given["features"],
-        feature_groups=given["feature_groups"], batch_groups=given["batch_groups"],
-        x_size=three(given["lhs_size"], 1), window=three(given["window"], 1), y_size=three(given["size"], 1),
-        stride=three(given["stride"], 1), pad_low=three(given["padding_low"], 0),
-        base_dilation=three(given["base_dilation"], 1), window_dilation=three(given["window_dilation"], 1),
-        reversed=three(given["reversal"], False), x=_address(lhs, type, offset), x_n=x_n, x_c=x_c, x_s=three(x_s, 0),
-        w=_address(rhs, type, w_offset), w_i=w_i, w_o=w_o, w_s=three(w_s, 0))
+        batch=given["batch"], x_features=c.x_features, y_features=given["features"], feature_groups=c.groups,
+        batch_groups=c.batch_groups, x_size=c.x_size, window=c.window, y_size=c.y_size, stride=c.stride,
+        pad_low=c.pad_low, base_dilation=c.base_dilation, window_dilation=c.window_dilation, reversed=c.reversed,
+        x=_address(lhs, type, given["lhs"][0]), x_n=c.x_n, x_c=c.x_c, x_s=c.x_s,
+        w=_address(rhs, type, given["rhs"][0]), w_i=c.w_i, w_o=c.w_o, w_s=c.w_s)
     epilogue, declaration = epilogue_of(tile, machine), ""
     if epilogue:
         declaration = epilogue.declaration
         fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_is_transposed=given["is_transposed"])
     else:
-        y_n, y_c, *y_s = given["result"]
-        fields.update(y="buffers[2]", y_n=y_n, y_c=y_c, y_s=three(y_s, 0),
-                      y_is_narrow=tile.buffers[2].type in ("bf16", "f16"))
-    entry = type if type == total else f"{type}_{total}"
-    c = convolution_of(tile)
-    if type in FAST_TYPES["conv"]:
-        entry = f"{algorithm_of(c, machine)}_{type}"
-        epilogue = _with_packing(tile, fields, "w", "y", epilogue)
-    else:
-        fields.update(patch_rows=generic_plan(c, given["types"], machine).rows)
-    constants = _plans(products_of(c, given["types"], machine), "products", fields, machine)
+        fields.update(y="buffers[2]", y_n=c.y_n, y_c=given["result"][1], y_s=c.y_s, y_is_narrow=c.y_is_narrow)
+    fields.update(choices=constants_text(plan.choices))
+    entry = f"{plan.algorithm}_{type}" if plan.algorithm else generic_conv(type, total)
+    epilogue = _with_packing(tile, fields, "w", "y", epilogue)
+    constants = _plans(plan.products, "products", fields, machine)
     return _function(tile, name, "conv.h", declaration, f"conv_{entry}", _fields(**fields), epilogue, constants)
 
 
