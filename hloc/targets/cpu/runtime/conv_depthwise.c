@@ -18,16 +18,19 @@ enum { POINTERS = 8 };                         /* of a tap: POSITIONS of them, a
 
 static const float zeros[MOST_CHANNELS] __attribute__((aligned(64)));
 
-/* Some taps of the window, for one tile's positions; pointers are to the first channel. */
+/* Some taps of the window, for one tile's positions; pointers are to the first channel. Tiles whose windows stay inside
+ * x differ by one distance alone: those of a row share the pointers of the first one. */
 typedef struct {
-  long taps;
+  long first, taps; /* first < 0: nothing is known yet */
+  long o2;          /* of the tile */
+  int inside;
   const float* x[MOST_TAPS * POINTERS];
   const float* w[MOST_TAPS];
 } tap_rows;
 
-/* sums[i][j] (+)= sum over taps of x[i][channel + j] w[channel + j], `vectors` vectors of channels */
-HLOC_INLINE void sum_taps(const int count, const int vectors, const tap_rows* rows, long channel, float* restrict sums,
-                          long stride, int accumulate) {
+/* sums[i][j] (+)= sum over taps of x[i][shift + j] w[channel + j], `vectors` vectors of channels */
+HLOC_INLINE void sum_taps(const int count, const int vectors, const tap_rows* rows, long shift, long channel,
+                          float* restrict sums, long stride, int accumulate) {
   hloc_vf32 left[POSITIONS], right[POSITIONS];
   HLOC_UNROLL for (int i = 0; i < count; i++) {
     left[i] = accumulate ? hloc_load_f32(sums + i * stride) : (hloc_vf32){0};
@@ -38,8 +41,8 @@ HLOC_INLINE void sum_taps(const int count, const int vectors, const tap_rows* ro
     const float* w = rows->w[t] + channel;
     hloc_vf32 w0 = hloc_load_f32(w), w1 = vectors > 1 ? hloc_load_f32(w + HLOC_LANES32) : w0;
     HLOC_UNROLL for (int i = 0; i < count; i++) {
-      left[i] += hloc_load_f32(x[i] + channel) * w0;
-      if (vectors > 1) right[i] += hloc_load_f32(x[i] + channel + HLOC_LANES32) * w1;
+      left[i] += hloc_load_f32(x[i] + shift) * w0;
+      if (vectors > 1) right[i] += hloc_load_f32(x[i] + shift + HLOC_LANES32) * w1;
     }
   }
   HLOC_UNROLL for (int i = 0; i < count; i++) {
@@ -47,11 +50,11 @@ HLOC_INLINE void sum_taps(const int count, const int vectors, const tap_rows* ro
     if (vectors > 1) hloc_store_f32(sums + i * stride + HLOC_LANES32, right[i]);
   }
 }
-typedef void sum_function(const tap_rows* rows, long channel, float* sums, long stride, int accumulate);
+typedef void sum_function(const tap_rows* rows, long shift, long channel, float* sums, long stride, int accumulate);
 #define DEFINE_SUMS(VECTORS, COUNT)                                                                                   \
-  static __attribute__((noinline)) void sum_##VECTORS##_##COUNT(const tap_rows* rows, long channel, float* sums,      \
-                                                                long stride, int accumulate) {                        \
-    sum_taps(COUNT, VECTORS, rows, channel, sums, stride, accumulate);                                                \
+  static __attribute__((noinline)) void sum_##VECTORS##_##COUNT(const tap_rows* rows, long shift, long channel,       \
+                                                                float* sums, long stride, int accumulate) {           \
+    sum_taps(COUNT, VECTORS, rows, shift, channel, sums, stride, accumulate);                                         \
   }
 #define NAME_SUMS(VECTORS, COUNT) sum_##VECTORS##_##COUNT,
 #define EACH_COUNT_TO_6(X, VECTORS) X(VECTORS, 1) X(VECTORS, 2) X(VECTORS, 3) X(VECTORS, 4) X(VECTORS, 5) X(VECTORS, 6)
@@ -65,11 +68,11 @@ EACH_COUNT(DEFINE_SUMS, 2)
 static sum_function* const sum_functions[2][POSITIONS] = {{EACH_COUNT(NAME_SUMS, 1)}, {EACH_COUNT(NAME_SUMS, 2)}};
 
 /* The same for channels that do not fill a vector. */
-static void sum_few(const tap_rows* rows, long count, long channels, float* restrict sums, int accumulate) {
+static void sum_few(const tap_rows* rows, long shift, long count, long channels, float* restrict sums, int accumulate) {
   for (long i = 0; i < count; i++, sums += CHANNELS) {
     if (!accumulate) __builtin_memset(sums, 0, channels * sizeof(float));
     for (long t = 0; t < rows->taps; t++) {
-      const float *x = rows->x[t * POINTERS + i], *w = rows->w[t];
+      const float *x = rows->x[t * POINTERS + i] + shift, *w = rows->w[t];
       for (long j = 0; j < channels; j++) sums[j] += x[j] * w[j];
     }
   }
@@ -78,11 +81,18 @@ static void sum_few(const tap_rows* rows, long count, long channels, float* rest
 /* The positions of one tile: `count` from o2 on, of the row (o0, o1); the taps that stay inside x for some of them. */
 typedef struct { const float *image, *weights; long o0, o1, o2, count, from[3], to[3]; } tile_place;
 
+/* Whether no tap of any position is in the padding before or after a row. */
+static int is_inside(const hloc_conv_args* c, const tile_place* at) {
+  const long begin = at->o2 * c->stride[2] - c->pad_low[2];
+  const long end = begin + (at->count - 1) * c->stride[2] + (c->window[2] - 1) * c->window_dilation[2];
+  return begin >= 0 && end < c->x_size[2];
+}
+
 /* Pointers for the taps first <= tap < first + taps, counted along from[2] <= k2 < to[2] first. */
 static void find_taps(const hloc_conv_args* c, const tile_place* at, long first, long taps, tap_rows* rows) {
   const long width = at->to[2] - at->from[2], height = at->to[1] - at->from[1];
   const unsigned long size = c->x_size[2];
-  rows->taps = taps;
+  rows->first = first, rows->taps = taps, rows->o2 = at->o2, rows->inside = is_inside(c, at);
   if (!taps) return; /* the whole window is in the padding */
   long k2 = at->from[2] + first % width, k1 = at->from[1] + first / width % height;
   long k0 = at->from[0] + first / width / height;
@@ -107,7 +117,8 @@ static void find_taps(const hloc_conv_args* c, const tile_place* at, long first,
 }
 
 /* Channels first <= channel < first + channels, to which the pointers of a tile lead. */
-static void run_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first, long channels) {
+static void run_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first, long channels,
+                     tap_rows* rows) {
   const hloc_conv_args* c = &plan->c;
   const long width = channels >= CHANNELS ? CHANNELS : channels >= HLOC_LANES32 ? HLOC_LANES32 : channels;
   sum_function* sum = sum_functions[width == CHANNELS][at->count - 1];
@@ -116,21 +127,38 @@ static void run_tile(const hloc_conv_plan* plan, const tile_place* at, long posi
   const long stride = direct ? c->y_s[2] : CHANNELS;
   float tile[POSITIONS * CHANNELS] __attribute__((aligned(64)));
   float* y = direct ? (float*)c->y + hloc_conv_y_offset(c, position) + first : NULL;
-  tap_rows rows;
-  for (long column = 0, known = -1; column < channels; column += width) {
+  if (!rows->inside || !is_inside(c, at)) rows->first = -1;
+  for (long column = 0; column < channels; column += width) {
     const long start = hloc_min(column, channels - width); /* the last tile overlaps the one before it */
     float* sums = direct ? y + start : tile;
     long tap = 0;
     do {
       const long count = hloc_min(MOST_TAPS, taps - tap);
-      if (known != tap) find_taps(c, at, known = tap, count, &rows);
-      if (width < HLOC_LANES32) sum_few(&rows, at->count, width, sums, tap > 0);
-      else sum(&rows, start, sums, stride, tap > 0);
+      if (rows->first != tap) find_taps(c, at, tap, count, rows);
+      const long shift = (at->o2 - rows->o2) * c->stride[2] * c->x_s[2];
+      if (width < HLOC_LANES32) sum_few(rows, shift, at->count, width, sums, tap > 0);
+      else sum(rows, shift + start, start, sums, stride, tap > 0);
       tap += count;
     } while (tap < taps);
     if (!direct)
       hloc_conv_finish(plan, position, first + column, at->count, start + width - column, sums + (column - start),
                        CHANNELS);
+  }
+}
+
+/* The channels from `first` on of one output row; `at` has the rest of its place. */
+static void run_row(const hloc_conv_plan* plan, tile_place at, long position, long first) {
+  const hloc_conv_args* c = &plan->c;
+  tap_rows rows;
+  rows.inside = 0;
+  for (at.o2 = 0; at.o2 < c->y_size[2]; at.o2 += at.count) {
+    const long rest = c->y_size[2] - at.o2, tiles = (rest + POSITIONS - 1) / POSITIONS;
+    long unused;
+    at.count = (rest + tiles - 1) / tiles;
+    inside_window(c, 2, at.o2 + at.count - 1, &at.from[2], &unused);
+    inside_window(c, 2, at.o2, &unused, &at.to[2]);
+    for (int d = 0; d < 3; d++) at.to[d] = hloc_max(at.from[d], at.to[d]);
+    run_tile(plan, &at, position + at.o2, first, hloc_min(MOST_CHANNELS, c->x_features - first), &rows);
   }
 }
 
@@ -142,17 +170,9 @@ static void run_rows(void* const* args, long begin, long end) {
     tile_place at = {.o0 = row / c->y_size[1] % c->y_size[0], .o1 = row % c->y_size[1]};
     inside_window(c, 0, at.o0, &at.from[0], &at.to[0]);
     inside_window(c, 1, at.o1, &at.from[1], &at.to[1]);
-    for (at.o2 = 0; at.o2 < c->y_size[2]; at.o2 += at.count) {
-      const long rest = c->y_size[2] - at.o2, tiles = (rest + POSITIONS - 1) / POSITIONS;
-      long unused;
-      at.count = (rest + tiles - 1) / tiles;
-      inside_window(c, 2, at.o2 + at.count - 1, &at.from[2], &unused);
-      inside_window(c, 2, at.o2, &unused, &at.to[2]);
-      for (int d = 0; d < 3; d++) at.to[d] = hloc_max(at.from[d], at.to[d]);
-      for (long first = 0; first < c->x_features; first += MOST_CHANNELS) {
-        at.image = (const float*)c->x + n * c->x_n + first, at.weights = (const float*)c->w + first;
-        run_tile(plan, &at, row * c->y_size[2] + at.o2, first, hloc_min(MOST_CHANNELS, c->x_features - first));
-      }
+    for (long first = 0; first < c->x_features; first += MOST_CHANNELS) {
+      at.image = (const float*)c->x + n * c->x_n + first, at.weights = (const float*)c->w + first;
+      run_row(plan, at, row * c->y_size[2], first);
     }
   }
 }
