@@ -22,7 +22,7 @@ from hloc.kernels.reductions.nest import MOST_OPERATIONS, Nest
 from hloc.kernels.reductions.reduction import Reduction, places_count, side_roots
 from hloc.machine import Machine
 
-SHORTEST, SHORTEST_BF16 = 16, 32        # elements of a row
+SHORTEST = 32                   # elements of a row
 MOST_KEPT = 4096                        # values of a row that are computed only once
 
 
@@ -31,8 +31,7 @@ def is_argmax(reduction: Reduction, machine: Machine) -> bool:
     if machine.kind != "cpu" or len(reduction.reduces) != 1 or sum(reduction.reduced) != 1:
         return False
     reduce, length = reduction.reduces[0], reduction.extents[-1]
-    shortest = SHORTEST_BF16 if reduction.arrays(reduce)[0].shape.element_type == "bf16" else SHORTEST
-    if not reduction.reduced[-1] or length < shortest or chosen_float(reduce) is None:
+    if not reduction.reduced[-1] or length < SHORTEST or chosen_float(reduce) is None:
         return False
     return (places_count(reduction, reduce) and reduction.operations <= MOST_OPERATIONS
             and not (reduction.has_loops or side_roots(reduction)))
