@@ -18,11 +18,12 @@ from __future__ import annotations
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, Load, Var
 from hloc.kernels.monoids import chosen_float, identity
-from hloc.kernels.reductions.nest import MOST_OPERATIONS, Nest
+from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.reduction import Reduction, places_count, side_roots
 from hloc.machine import Machine
 
 SHORTEST = 32                   # elements of a row
+MOST_OPERATIONS = 12            # of an element that several loops compute
 MOST_KEPT = 4096                        # values of a row that are computed only once
 
 

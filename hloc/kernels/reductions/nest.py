@@ -17,13 +17,9 @@ from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Load, Var
 from hloc.kernels.monoids import can_reassociate, chosen_float, chosen_integer
-from hloc.kernels.reductions.reduction import Reduction, join, places_count, point_values, side_roots, start
+from hloc.kernels.reductions.reduction import Reduction, join, places_count, point_values, start
 from hloc.kernels.rules.loops import accumulate
 from hloc.machine import Machine
-
-STREAMS = 4                 # independent accumulators in a row reduction
-SHORTEST_STREAM = 4096      # below this length one accumulator (a vector, unrolled) is as fast, and combined sooner
-MOST_OPERATIONS = 12        # longer expressions are not worth duplicating for several accumulators
 
 
 @dataclass
@@ -115,42 +111,14 @@ class Nest:
         r = self.reduction
         gone = [n for n, reduced in enumerate(r.reduced[:self.lane + 1]) if reduced and n not in r.spread]
         vector = all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
-        streams = self.streams(gone) if vector and gone else 1
-        sets = [self.start(vector) for _ in range(max(streams, self.results))]
+        sets = [self.start(vector) for _ in range(self.results)]
         with ExitStack() as stack:
-            for n in gone[:-1]:
-                counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
-            if gone:
-                self.inner(counters, gone, sets, streams, VECTOR if vector else SERIAL)
-            else:
-                self.update(sets, counters)
-        return [self.joined(sets)] if streams > 1 else [list(one) for one in sets]
-
-    def streams(self, gone: list[int]) -> int:
-        """The number of independent accumulators along the innermost loop; on a CPU schedules have them."""
-        length = self.chunk if len(gone) == 1 else self.reduction.extents[gone[-1]]
-        whole = len(gone) > 1 or self.reduction.extents[gone[0]] % self.chunk == 0
-        short = length < STREAMS * SHORTEST_STREAM or self.reduction.operations > MOST_OPERATIONS
-        return 1 if self.machine.kind == "cpu" or short or not whole or side_roots(self.reduction) else STREAMS
-
-    def inner(self, counters: list[Index], gone: list[int], sets: list[list[Var]], streams: int, kind: str) -> None:
-        """The innermost loop; with several streams, over a part of the length and then over the rest."""
-        b, n = self.outline.builder, gone[-1]
-        if streams == 1:
-            with self.reduced_loop(n, len(gone) == 1, kind) as counters[n]:
-                self.update(sets, counters)
-            return
-        length = self.chunk if len(gone) == 1 else self.reduction.extents[n]
-        base = indexing.scale(self.part, length) if len(gone) == 1 else indexing.ZERO
-        part = length // len(sets)
-        with b.loop(part, kind) as i:
-            for s, accumulators in enumerate(sets):
-                counters[n] = indexing.shift(indexing.add(base, i), s * part)
-                self.update([accumulators], counters)
-        if length % len(sets):
-            with b.loop(length - part * len(sets), kind) as i:
-                counters[n] = indexing.shift(indexing.add(base, i), part * len(sets))
-                self.update(sets[:1], counters)
+            for n in gone:
+                kind = VECTOR if vector and n == gone[-1] else SERIAL
+                first = n == r.cut_loop or len(gone) == 1
+                counters[n] = stack.enter_context(self.reduced_loop(n, first, kind))
+            self.update(sets, counters)
+        return [list(one) for one in sets]
 
     def reduced_loop(self, n: int, first: bool, kind: str) -> AbstractContextManager[Index]:
         extent = self.reduction.extents[n]
@@ -204,16 +172,6 @@ class Nest:
             stays = b.let(Apply("or", (above, Apply("compare_eq", (best, value), "pred")), "pred"))
         b.assign(place, Apply("select", (stays, place, here), place.type))
         b.assign(best, Apply("select", (above, best, value), best.type))
-
-    def joined(self, sets: list[list[Var]]) -> list[Expr]:
-        """The totals of several sets of accumulators."""
-        totals: list[Expr] = list(sets[0])
-        for other in sets[1:]:
-            joined: list[Expr] = []
-            for reduce, a, b in zip(self.reduction.reduces, totals, other):
-                joined += join(self.reduction, self.outline, reduce, [a], [b])
-            totals = joined
-        return totals
 
     # columns: a block of adjacent results at a time
 
