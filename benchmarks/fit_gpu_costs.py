@@ -2,12 +2,11 @@
 
     python benchmarks/fit_gpu_costs.py [--write]              fit, print errors; --write: put them into gpus.json
     python benchmarks/fit_gpu_costs.py --without WORD         leave out programs with that word, and judge by these
-    python benchmarks/fit_gpu_costs.py --collect FOLDER       count the kernels that hloc makes now again
+    python benchmarks/fit_gpu_costs.py --add RESULTS.json     take the kernels of a run of make gpu
 
-Fitted to benchmarks/results/gpu-h200-kernels.json: kernels of nine programs, each launched alone (device clock, warm
-caches), 40 convolutions in all their variants, and memory-bound kernels and products by themselves. --collect makes
-that file from the figures that a run on a GPU left in FOLDER (hloc_kernels.json, resnet50_bf16_ways.json,
-make_gpu.json), for those kernels that hloc makes as it did then: same name, same grid. Needs SciPy.
+Fitted to benchmarks/results/gpu-h200-kernels.json (gpu_cost_data.py): kernels of seven programs, each in a graph of its
+own, with warm caches; kernels of nine programs of an earlier hloc, each launched alone; 37 convolutions in all their
+variants; and memory-bound kernels, products and attention by themselves. Needs SciPy.
 """
 from __future__ import annotations
 
@@ -33,16 +32,16 @@ CONSTANTS = ROOT / "hloc" / "targets" / "cuda" / "gpus.json"
 GPU = GPUS["h200"]
 SHORTEST = 8                        # us: below, the launch was measured
 HOST_US, SHARPNESS = 7.0, 6         # of a launch from Python, which shorter kernels wait for
-START = {"launch_us": 1.0, "alone_us": 1.5, "dram_share": 0.85, "l2_bytes": 30.0, "sm_bytes": 45.0, "l2_us": 0.2,
-         "dram_us": 0.7, "of_warp": 0.35, "sharpness": 3.0, "kept": 0.5, "kept_until": 0.7}
-BOUNDS = {"launch_us": (0.7, 2.5), "alone_us": (0.1, 3), "dram_share": (0.8, 0.92), "l2_bytes": (15, 60),
-          "sm_bytes": (25, 64), "l2_us": (0.15, 0.4), "dram_us": (0.5, 1.0), "of_warp": (0.1, 1),
-          "sharpness": (1.5, 6), "kept": (0.3, 0.9), "kept_until": (0.3, 2)}
+START = {"launch_us": 1.0, "alone_us": 1.5, "dram_share": 0.85, "l2_bytes": 30.0, "sm_bytes": 56.0, "l2_us": 0.2,
+         "dram_us": 0.7, "sync_us": 0.05, "of_warp": 0.35, "sharpness": 3.0, "kept": 0.5, "kept_until": 0.7}
+BOUNDS = {"launch_us": (0.6, 2.5), "alone_us": (0.1, 3), "dram_share": (0.8, 0.92), "l2_bytes": (15, 60),
+          "sm_bytes": (50, 64), "l2_us": (0.15, 0.4), "dram_us": (0.5, 1.0), "sync_us": (0.02, 0.1),
+          "of_warp": (0.1, 1), "atomic": (2, 200), "sharpness": (1.5, 6), "kept": (0.3, 0.9), "kept_until": (0.3, 2)}
 CLOCKS = {"access": 1, "alu": 1, "async": 8, "async window": 20, "atomic": 8, "barrier": 20, "fetch": 20,
           "fetch window": 60, "fma": 1, "mma": 2, "sector": 1, "shared": 4, "shuffle": 2, "special": 2, "step": 20,
           "store": 4, "tile": 300}
-TENSOR = {"bulk": 0.7, "bulk window": 0.6, "groups": 0.5, "groups window": 0.4, "pipeline": 0.5, "pipeline window": 0.3,
-          "steps": 0.3}
+TENSOR = {"attention": 0.5, "bulk": 0.7, "bulk window": 0.6, "groups": 0.5, "groups window": 0.4, "pipeline": 0.5,
+          "pipeline window": 0.3, "steps": 0.3}
 OF_PROGRAM = 3                      # weight of a whole program's run
 PRIOR = 0.03                        # how much each constant is held near its start, in its logarithm
 
@@ -56,8 +55,10 @@ def read() -> dict[str, Any]:
 
 def observations(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is compared: group, name, variant, us, alone (launched from Python), works."""
-    found = [{"group": p, "name": k, "variant": "", "us": us, "alone": True, "works": [w]}
-             for p, k, us, _, w, _ in data["kernels"] if us >= SHORTEST]
+    found = [{"group": f"graphs: {p}", "name": k, "variant": "", "us": us, "alone": False, "works": [w]}
+             for p, k, us, _, w, _ in data["graphs"]]
+    found += [{"group": p, "name": k, "variant": "", "us": us, "alone": True, "works": [w]}
+              for p, k, us, _, w, _ in data["kernels"] if us >= SHORTEST]
     found += [{"group": "variants", "name": k, "variant": variant, "us": us, "alone": True, "works": w}
               for k, variant, us, w in data["variants"] if us >= SHORTEST]
     return found + [{"group": "cases", "name": k, "variant": "", "us": us, "alone": False, "works": w}
@@ -96,6 +97,10 @@ def programs(data: Mapping[str, Any], costs: Mapping[str, Any] | None = None) ->
     found = {name: [0.0, us] for name, us in data["programs"].items()}
     for program, _, _, uses, work, unread in data["kernels"]:
         found[program][0] += uses * estimate(data["works"][work], GPU, costs, unread).us
+    for name, (us, left) in data["graph_programs"].items():
+        own = [row for row in data["graphs"] if row[0] == name]
+        took = sum(uses * estimate(data["works"][work], GPU, costs, unread).us for *_, uses, work, unread in own)
+        found[f"graphs: {name}"] = [took + left, us]
     return {name: tuple(pair) for name, pair in found.items()}
 
 
@@ -115,15 +120,15 @@ def fit(data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str,
     from scipy.optimize import least_squares
     start = np.log([*START.values(), *CLOCKS.values(), *TENSOR.values()])
     limits = [BOUNDS.get(name, (value / 100, value * 100)) for name, value in {**START, **CLOCKS, **TENSOR}.items()]
-    limits[-len(TENSOR):] = [(0.1, 0.9)] * len(TENSOR)
-    measured = np.log([r["us"] for r in rows])
+    limits[-len(TENSOR):] = [(0.1, 0.85)] * len(TENSOR)
+    measured, fitted = np.log([r["us"] for r in rows]), {r["group"] for r in rows}
 
     def apart(values):
         costs = named(values)
         full = {**costs, **{name: math.exp(v) for name, v in zip(START, values)},
                 "clocks": {k: math.exp(v) for k, v in zip(CLOCKS, values[len(START):])},
                 "tensor": {k: math.exp(v) for k, v in zip(TENSOR, values[len(START) + len(CLOCKS):])}}
-        runs = [OF_PROGRAM * math.log(us / run) for us, run in programs(data, full).values()]
+        runs = [OF_PROGRAM * math.log(us / run) for name, (us, run) in programs(data, full).items() if name in fitted]
         return np.concatenate([np.log(predicted(data, rows, full)) - measured, runs, PRIOR * (values - start)])
     found = least_squares(apart, start, bounds=np.log(np.array(limits)).T, loss="soft_l1", f_scale=0.15, max_nfev=40)
     return named(found.x)
@@ -158,14 +163,15 @@ def written(text: str, costs: Mapping[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--collect", type=Path, metavar="FOLDER", help="of measurements")
+    parser.add_argument("--add", type=Path, metavar="RESULTS", help="of a later run of make gpu")
     parser.add_argument("--without", metavar="WORD", help="programs that are judged, not fitted")
     parser.add_argument("--write", action="store_true", help="put the constants into gpus.json")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="list the N worst predictions")
     asked = parser.parse_args()
-    if asked.collect:
-        from gpu_cost_data import collect
-        DATA.write_text(collect(asked.collect), encoding="utf-8")
+    if asked.add:
+        from gpu_cost_data import add
+        results = json.loads(asked.add.read_text(encoding="utf-8"))
+        DATA.write_text(add(json.loads(DATA.read_text(encoding="utf-8")), results), encoding="utf-8")
         return 0
     data = read()
     rows = observations(data)

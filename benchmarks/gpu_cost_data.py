@@ -1,16 +1,17 @@
-"""The measured kernels that the GPU cost model is fitted to, each with the Work that hloc counts in it now.
+"""The measured kernels that the GPU cost model is fitted to, each with the Work that hloc counts in it.
 
-    python benchmarks/fit_gpu_costs.py --collect FOLDER
+    python benchmarks/fit_gpu_costs.py --add benchmarks/results/gpu-nvidia-h200-2026-11-27.json
 
-In: the files that a run on an H200 left in FOLDER. Out: benchmarks/results/gpu-h200-kernels.json: "works", each once;
-"kernels": program, kernel, microseconds, uses in a run, work, and the share
-of its memory that L2 does not hold in a run; "variants": convolution, variant, microseconds, works; "cases":
-what was measured by itself, in a graph; "programs": microseconds of a run.
+In: the results of a run of make gpu. Out: benchmarks/results/gpu-h200-kernels.json: "works", each once; "graphs":
+program, kernel, microseconds in a graph of its own, uses in a run, work, and the share of its memory that L2 does not
+hold in a run; "graph_programs": microseconds of a run, and of its kernels that are not in "graphs"; "cases": what was
+measured by itself. The first measurements (2026-11-26, hloc 1332a71) stay: "kernels" and "programs", as "graphs", but
+launched alone; "variants": convolution, variant, microseconds, works. Works of kernels that hloc no longer makes are as
+counted when it did.
 """
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,23 +19,31 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from gpu_sections import programs
+from gpu_sections.bandwidth import MODULES
+from gpu_sections.products import ATTENTION, DOT, GRADIENTS, SUMS
 
 from hloc import api
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import Launch, Program, all_steps
 from hloc.targets import find
+from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.program import unread_share, works_of_kernel
 from hloc.targets.cuda.costs.work import Work
-from hloc.targets.cuda.execution.measured import describe
 from hloc.targets.cuda.gpus import GPUS
-from hloc.targets.cuda.loops.kernels import kernel_source
-from hloc.targets.cuda.tiles.source import tile_source, variants
+from hloc.targets.cuda.sources import kernel_code
+from hloc.targets.cuda.tiles.source import variants
 from hloc.targets.inlining import c_name
 
 GPU = GPUS["h200"]
 FULL_SIZE = SimpleNamespace(emulated=False, size=lambda full, _: full)
-SAME = 0.25                         # how far two measurements of one kernel may lie apart
 BANDWIDTH = (16384, 4096)
+PRODUCTS = (("bf16", 8192, 8192, 8192), ("f16", 8192, 8192, 8192), ("s8", 8192, 8192, 8192), ("f32", 4096, 4096, 4096),
+            ("bf16", 4096, 1024, 16384))
+ATTENDED = (64, 2048, 128)          # heads, positions, size of a head
+CHANGED = ("hloc_attention_few",)   # kernels whose code has changed since 2026-11-27, 16:18 UTC
+PACKING = "_lines"                  # ends the names of launches that pack operands: these have changed, too
+ABOUT = "NVIDIA H200: microseconds by the device's clock, and what the kernels do (costs/work.py). " \
+        "graphs, cases: 2026-11-27; the rest: 2026-11-26, hloc 1332a71. Written by fit_gpu_costs.py --add"
 
 
 class Table:
@@ -47,32 +56,42 @@ class Table:
         return self.rows.setdefault(json.dumps(work.to_json()), len(self.rows))
 
 
-def collect(folder: Path) -> str:
-    """The text of the file."""
-    measured, all_variants, made = (json.loads((folder / f"{n}.json").read_text(encoding="utf-8"))
-                                for n in ("hloc_kernels", "resnet50_bf16_ways", "make_gpu"))
-    table, kernels, of_variants = Table(), [], []
+def add(data: dict, results: dict) -> str:
+    """The text of the file with the kernels of a run of make gpu, in the place of those that it had from such a run.
+    Without kernels whose code has changed since then: those that pack operands, and attention of a few queries."""
+    table, found, runs = Table(), [], {}
+    works = [Work.from_json(w) for w in data["works"]]
+    kernels = [[*k[:4], table.place(works[k[4]]), k[5]] for k in data["kernels"]]
+    of_variants = [[*v[:3], [table.place(works[w]) for w in v[3]]] for v in data["variants"]]
+    cases = list(case_rows(results, table))
     with tempfile.TemporaryDirectory() as exports:
         os.environ.setdefault(programs.FOLDER, exports)
         programs.EXPORT_SECONDS = 600
-        for name, facts in measured.items():
-            planned = plan(name)
-            unread = unread_shares(planned)
-            known = {(k["kernel"], tuple(k["grid"]), tuple(k["block"]), k["shared"]): k for k in facts["kernels"]}
-            for number, kernel in enumerate(planned.kernels):
-                starts, works, rows = as_measured(kernel, c_name(number, kernel.name), known)
-                kernels += [[name, g.function, round(k["us"], 2), k["uses"], table.place(w), unread[number]]
-                            for g, k, w in zip(starts, rows, works) if k]
-                if "bf16" in name and isinstance(kernel, Tile) and rows:
-                    us = sum(k["us"] for k in rows)
-                    of_variants += variant_rows(kernel, us, rows[0]["uses"], all_variants, table)
-    cases = list(case_rows(made, table))
+        for row in results["rows"]:
+            if row["section"] == "kernels" and "kernels" in row:
+                own = graph_rows(row["what"], row["kernels"], table)
+                names = {name for _, name, *_ in own}
+                own += [[*r[:4], table.place(works[r[4]]), r[5]] for r in data["graphs"]
+                        if r[0] == row["what"] and r[1] not in names]
+                names = {name for _, name, *_ in own}
+                left = sum(uses * us for name, _, _, _, uses, us, *_ in row["kernels"] if name not in names)
+                found += own
+                runs[row["what"]] = [round(row["value"], 1), round(left, 1)]
     return as_text({
-        "about": "NVIDIA H200, 2026-11-26, hloc 1332a71: microseconds by the device's clock, and what the kernels do "
-                 "(hloc/targets/cuda/costs/work.py); written by benchmarks/fit_gpu_costs.py --collect",
-        "programs": {name: round(facts["run_us"], 1) for name, facts in measured.items()},
-        "works": [json.loads(text) for text in table.rows], "kernels": kernels, "variants": of_variants,
-        "cases": cases})
+        "about": ABOUT, "programs": data["programs"], "works": [json.loads(text) for text in table.rows],
+        "kernels": kernels, "variants": of_variants, "cases": cases, "graph_programs": runs, "graphs": found})
+
+
+def graph_rows(name: str, measured: list[list], table: Table) -> list:
+    """Program, kernel, microseconds, uses, work, unread share of the kernels that hloc still makes."""
+    planned, rows = plan(name), []
+    unread = unread_shares(planned)
+    known = {(k[0], tuple(k[1]), tuple(k[2]), k[3]): k for k in measured}
+    for number, kernel in enumerate(planned.kernels):
+        for start, work in as_measured(kernel, c_name(number, kernel.name), known):
+            _, _, _, _, uses, us, *_ = known[start[:4]]
+            rows.append([name, start.function, us, uses, table.place(work), unread[number]])
+    return rows
 
 
 def as_text(data: dict) -> str:
@@ -99,16 +118,17 @@ def plan_text(source: str | Path) -> Program:
     return api.optimized_plan(api.load(source), find("h200"))[1]
 
 
-def as_measured(kernel: Kernel | Tile, name: str, known: Mapping[tuple, dict]) -> tuple[list, list, list]:
-    """Launches, their work, and the measured rows, None where there is none: in the variant that was measured,
-    whichever the cost model takes now."""
+def as_measured(kernel: Kernel | Tile, name: str, known: Mapping[tuple, list]) -> list[tuple[Geometry, Work]]:
+    """The launches that were measured, and their work: in the variant that was measured, whichever the cost model
+    takes now."""
+    if any(word in kernel_code(kernel, name, GPU, "").text for word in CHANGED):
+        return []
     for variant in variants(kernel, GPU) if isinstance(kernel, Tile) else [""]:
-        starts = tile_source(kernel, name, GPU, variant).launches if isinstance(kernel, Tile) else \
-            (kernel_source(kernel, name, GPU)[1],)
-        rows = [known.get(g[:4]) for g in starts]
-        if all(rows):
-            return starts, works_of_kernel(kernel, GPU, variant), rows
-    return [], [], []
+        code = kernel_code(kernel, name, GPU, variant)
+        if all(g[:4] in known for g in code.launches):
+            found = zip(code.launches, works_of_kernel(kernel, GPU, variant))
+            return [(g, work) for g, work in found if not g.function.endswith(PACKING)]
+    return []
 
 
 def unread_shares(program: Program) -> list[float]:
@@ -120,26 +140,10 @@ def unread_shares(program: Program) -> list[float]:
     return [round(sum(shares) / max(1, len(shares) - 1), 3) for shares in found]
 
 
-def variant_rows(tile: Tile, us: float, uses: int, measured: list[dict], table: Table) -> list:
-    """Of the convolution among the measured ones that this is."""
-    near = [m for m in measured if m["kernel"] == describe(tile) and m["uses"] == uses and not m.get("found")
-            and m["default"] in m["us"] and abs(math.log(m["us"][m["default"]] / us)) < SAME]
-    if not near:
-        return []
-    own = min(near, key=lambda m: abs(math.log(m["us"][m["default"]] / us)))
-    own["found"] = True
-    label = f"{own['kernel']}, {measured.index(own)}"
-    known = set(variants(tile, GPU))
-    return [[label, variant, round(t, 2), [table.place(w) for w in works_of_kernel(tile, GPU, variant)]]
-            for variant, t in own["us"].items() if variant in known and variant != "cuDNN"]
-
-
-def case_rows(made: dict, table: Table) -> Iterator[list]:
-    """Kernels that make gpu measured by themselves: memory-bound ones, chains, products."""
-    from gpu_sections.bandwidth import MODULES
-    from gpu_sections.products import DOT
-    values = {(row["section"], row["what"]): row["value"] for row in made["rows"] if "value" in row}
-    rows, columns = BANDWIDTH
+def case_rows(results: dict, table: Table) -> Iterator[list]:
+    """What a run measured by itself: name, microseconds, works. Memory-bound kernels, chains, products, attention."""
+    values = {(r["section"], r["what"]): r["value"] for r in results["rows"] if "value" in r}
+    (rows, columns), (h, s, d) = BANDWIDTH, ATTENDED
     for type in ("f32", "bf16"):
         for name, (_, text) in MODULES.items():
             what = f"{name} {type}[{rows},{columns}]"
@@ -150,10 +154,13 @@ def case_rows(made: dict, table: Table) -> Iterator[list]:
         if case.text:
             milliseconds = values["end_to_end", case.name]
             yield [case.name, round(milliseconds * 1e3, 2), placed(plan_text(case.text), table)]
-    for type in ("bf16", "f16"):
-        program = plan_text((DOT + "}}").format(t=type, o=type, m=8192, n=8192, k=8192, root="ROOT "))
-        rate = values["products", f"{type} 8192 x 8192 x 8192"]
-        yield [f"{type} product of 8192 cubed", round(2 * 8192 ** 3 / rate / 1e6, 2), placed(program, table)]
+    found = [(f"{type} {m} x {n} x {k}", 2 * m * n * k,
+              (DOT + "}}").format(t=type, o=SUMS[type], m=m, n=n, k=k, root="ROOT ")) for type, m, n, k in PRODUCTS]
+    found += [(f"attention bf16 {h} heads, {s} positions of {d}", 4 * h * s * s * d, ATTENTION.format(h=h, s=s, d=d)),
+              (f"attention bf16 with gradients, {h} heads, {s} positions of {d}", 14 * h * s * s * d,
+               GRADIENTS.format(h=h, s=s, d=d))]
+    for name, operations, text in found:
+        yield [name, round(operations / values["products", name] / 1e6, 2), placed(plan_text(text), table)]
 
 
 def placed(program: Program, table: Table) -> list[int]:

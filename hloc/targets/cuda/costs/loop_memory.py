@@ -13,12 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import Buffer, Expr
+from hloc.kernels.ir import Buffer, Expr, Load
+from hloc.kernels.walks import parts
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.accesses import SECTOR, Points, mixed, names, sectors
 from hloc.targets.cuda.costs.work import WARP
 
 BLOCKS, STEPS, WARPS = 2, 8, 64     # of a sample: blocks, consecutive iterations, warps
+CONDITIONS = 256                    # warps of a sample of a branch's condition
 KEPT, KEPT_BY = 32 << 10, 4         # most bytes of an array that stays in L1; blocks per SM that read it again
 
 
@@ -84,6 +86,29 @@ def memory_of(accesses: Sequence[Access], buffers: Mapping[str, Buffer], lets: M
         elements[name] = min(size, elements.get(name, 0) + places)
     memory = sum(n * ELEMENT_TYPES[buffers[b].type].bytes for b, n in elements.items())
     return float(memory), float(traffic), float(asked)
+
+
+def taken(condition: Expr, scope: Scope, threads: Threads, lets: Mapping[str, Expr]) -> float:
+    """The share of warps in which a condition is true for a lane, from sampled ones. 1 if it depends on a load."""
+    waiting = [condition, *(lets[name] for name in names(condition, lets) if name in lets)]
+    if any(isinstance(p, Load) for p in parts(waiting)):
+        return 1.0
+    random, lanes = np.random.default_rng(0), max(1, threads.lanes)
+    lane = np.tile(np.arange(WARP), CONDITIONS)
+    if lanes < WARP:                                        # neighbours of a warp have units of their own
+        first = random.integers(0, max(1, threads.units - WARP // lanes + 1), CONDITIONS).repeat(WARP)
+        unit, lane = first + lane // lanes, lane % lanes
+    else:
+        unit = random.integers(0, max(1, threads.units), CONDITIONS).repeat(WARP)
+        lane = lane + random.integers(0, lanes // WARP, CONDITIONS).repeat(WARP) * WARP
+    known = {**mixed(np.minimum(unit, max(0, threads.units - 1)), threads.counters), "lane": lane}
+    for shared in (False, True):
+        loops = [(name, n) for name, n, spread in scope.loops if spread == shared]
+        total = math.prod(n for _, n in loops)
+        steps = random.integers(0, max(1, -(-total // lanes) if shared else total), CONDITIONS).repeat(WARP)
+        known.update(mixed(np.minimum(steps * lanes + lane if shared else steps, max(0, total - 1)), loops))
+    true = np.broadcast_to(Points(known, lets).value(condition) != 0, lane.shape)
+    return float(true.reshape(CONDITIONS, WARP).any(axis=1).mean())
 
 
 def _places(access: Access, threads: Threads, lets: Mapping[str, Expr]) -> float:

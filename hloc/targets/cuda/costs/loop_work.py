@@ -15,12 +15,11 @@ from collections.abc import Iterable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.indexing import operations_of
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.machine import Machine
 from hloc.ops.table import SCALARS
 from hloc.targets.cuda.costs.accesses import names
-from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of
+from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of, taken
 from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.kernels import (
@@ -41,9 +40,10 @@ TOGETHER, TOGETHER_OF_MANY = 32, 8  # loads of a thread in flight together, if i
 LARGEST_UNROLLED = 64               # slots
 REGISTERS = 40                      # of a thread; few kernels differ
 INSTRUCTIONS = {name: row.gpu_cost or row.cost for name, row in SCALARS.items() if row.cost > 1}
-QUOTIENT = 4                        # instructions of an INDEX division by a constant
+QUOTIENT, OF_INDEX = 4, 0.5         # instructions of an INDEX division by a constant, of another INDEX operation
+UNROLLED = 8                        # iterations of loops that compilers unroll completely
 TOTAL = 10                          # instructions of a reduction over a warp
-ARRIVAL = 4                         # loads that take as long as to find out whether a team is the last one
+ARRIVAL = 8                         # loads that take as long as to find out whether a team is the last one
 
 
 def loop_work(kernel: ir.Kernel, gpu: Machine) -> Work:
@@ -63,7 +63,7 @@ class _Count:
         self.buffers = {b.name: b for b in kernel.buffers}
         self.accesses: list[Access] = []
         self.counts: dict[str, float] = {}
-        self.shared, self.joining = 0, 0.0
+        self.shared, self.joining, self.syncs = 0, 0.0, 0.0
         self.widths = Widths(form.team, self.buffers) if form.team else None
         self.packed: dict[ir.Load | ir.Store | ir.Atomic, int] = {}     # vectors of the current loop -> elements
         loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
@@ -88,7 +88,8 @@ class _Count:
         form, threads = self.form, self.threads
         memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, bool(form.tiling), gpu)
         counts, units = {**self.counts, "sector": sectors}, threads.units_of_one
-        rounds, uneven = self.rounds * units + self.joining, units * threads.at_once / max(1, threads.units)
+        counts["alu"] = counts.get("alu", 0) + counts.pop("index", 0) / (form.vectors.width if form.vectors else 1)
+        rounds, uneven = self.rounds * units, units * threads.at_once / max(1, threads.units)
         if form.vectors:
             width, together = form.vectors.width, len(form.vectors.loads) + len(form.vectors.space.stores)
             counts["access"] *= 1 - min(1, together / max(1, len(self.accesses))) * (1 - 1 / width)
@@ -99,7 +100,7 @@ class _Count:
             width = form.tiling.width
             counts["access"] *= 2 if width == 1 else (1 + 3 / width) / 2      # only loads from the tile are of elements
         return Work(threads.blocks, threads.threads, REGISTERS, self.shared, memory, traffic, counts,
-                    rounds=float(rounds), uneven=float(uneven))
+                    rounds=float(rounds), uneven=float(uneven), syncs=float(self.syncs * units), after=self.joining)
 
     # -- statements: each method records instructions and accesses, and returns the number of dependent loads ------
 
@@ -122,6 +123,7 @@ class _Count:
                 self.add("shuffle", TOTAL, scope)
             elif isinstance(s, ir.Barrier):
                 self.add("barrier", 1, scope)
+                self.syncs += scope.trips * (self.threads.lanes > WARP)
             elif isinstance(s, ir.Shared):
                 self.shared += s.size * ELEMENT_TYPES[s.type].bytes
             elif isinstance(s, (ir.Let, ir.Mutable, ir.Assign, ir.Store, ir.Atomic)):
@@ -135,7 +137,7 @@ class _Count:
             self.lets[s.name] = s.value if isinstance(s, ir.Let) else s.initial
         level = 0
         for e in expressions(s):
-            self.expression(e, scope)
+            self.expression(e, scope, 1 / self.packed.get(s, 1) if isinstance(s, ir.Store) and e is s.position else 1)
             level = max(level, self.level(e, levels))
         if isinstance(s, (ir.Store, ir.Atomic)):
             if s.buffer in self.buffers:
@@ -147,24 +149,49 @@ class _Count:
         return level
 
     def level(self, expr: ir.Expr, levels: Mapping[str, int]) -> int:
-        """The longest chain of dependent loads in an expression."""
+        """The longest chain of dependent loads in an expression. A load that a select takes waits for its condition."""
         if isinstance(expr, ir.Var):
             return levels.get(expr.name, 0)
         if isinstance(expr, ir.Load):
             return self.level(expr.position, levels) + (expr.buffer in self.buffers)
-        return max((self.level(a, levels) for a in expr.arguments), default=0) if isinstance(expr, ir.Apply) else 0
+        if not isinstance(expr, ir.Apply):
+            return 0
+        each = [self.level(a, levels) for a in expr.arguments]
+        return each[0] + max(each[1:]) if is_choice(expr) else max(each, default=0)
 
-    def expression(self, expr: ir.Expr, scope: Scope) -> None:
-        for part in parts([expr]):
-            if isinstance(part, ir.Load):
-                if part.buffer not in self.in_registers:
-                    self.add("access", 1 / self.packed.get(part, 1), scope)
-                    self.add("alu", 0.5 / self.packed.get(part, 1), scope)
-                if part.buffer in self.buffers:
-                    self.accesses.append(Access(part.buffer, part.position, scope, True))
-            elif isinstance(part, ir.Apply):
-                cost = instructions(part)
-                self.add("special" if part.type != ir.INDEX and part.op in INSTRUCTIONS else "alu", cost, scope)
+    def expression(self, expr: ir.Expr, scope: Scope, share: float = 1) -> None:
+        """share: of the lanes that compute a position, which a vector has once."""
+        if isinstance(expr, ir.Load):
+            share /= self.packed.get(expr, 1)
+            if expr.buffer not in self.in_registers:
+                self.add("access", share, scope)
+                self.add("alu", 0.5 * share, scope)
+            if expr.buffer in self.buffers:
+                self.accesses.append(Access(expr.buffer, expr.position, scope, True))
+            self.expression(expr.position, scope, share)
+        elif isinstance(expr, ir.Apply):
+            if expr.type == ir.INDEX:
+                self.index(expr, scope, share)
+            else:
+                self.add("special" if expr.op in INSTRUCTIONS else "alu", instructions(expr), scope)
+            for argument in expr.arguments:
+                self.expression(argument, scope, share)
+
+    def index(self, part: ir.Apply, scope: Scope, share: float) -> None:
+        """Operations of a position, where compilers leave them: outside of the loops whose counters they do not depend
+        on. What only counters of unrolled loops add is part of an instruction's address."""
+        terms: list[tuple[ir.Expr, float]] = [(part, QUOTIENT if part.op in ("divide", "remainder") else OF_INDEX)]
+        if part.op == ir.SUM:
+            terms = [(atom, OF_INDEX * (1 + (abs(f) != 1))) for atom, f in zip(part.arguments, part.immediate)]
+        for term, cost in terms:
+            trips, seen = scope.trips, names(term, self.lets)
+            for name, extent, shared in reversed(scope.loops):
+                if name in seen:
+                    break
+                trips /= 1 if shared else extent
+            unrolled = {name for name, extent, shared in scope.loops if not shared and extent <= UNROLLED}
+            if part.op != ir.SUM or not seen or not seen <= unrolled:
+                self.add("index", cost * share, scope._replace(trips=trips))
 
     def add(self, kind: str, count: float, scope: Scope) -> None:
         """Adds `count` instructions of a lane per trip, as warp instructions of the whole kernel."""
@@ -176,7 +203,9 @@ class _Count:
         self.expression(s.condition, scope)
         inside = scope._replace(lanes=1) if s.condition == FIRST_LANE else scope
         waits = any(isinstance(p, ir.Load) for p in parts([s.condition]))
-        return max(self.count(body, inside) for body in (s.then, s.otherwise)) + waits
+        share = 1.0 if s.condition == FIRST_LANE else taken(s.condition, scope, self.threads, self.lets)
+        rounds = share * self.count(s.then, inside._replace(trips=scope.trips * share))
+        return max(rounds, self.count(s.otherwise, inside)) + waits
 
     def search(self, s: ir.While, scope: Scope) -> float:
         inside = scope._replace(trips=scope.trips * UNKNOWN_TRIPS, loops=(*scope.loops, ("", UNKNOWN_TRIPS, False)))
@@ -253,9 +282,7 @@ def is_flat(loop: ir.For | Spread) -> bool:
 
 
 def instructions(part: ir.Apply) -> float:
-    """Approximate instructions of one operation."""
-    if part.type == ir.INDEX:
-        return QUOTIENT if part.op in ("divide", "remainder") else 0.5 * operations_of(part)
+    """Approximate instructions of one operation on elements."""
     if part.op == "convert":
         return 1 if ELEMENT_TYPES[part.type].bytes >= 4 else 2
     return INSTRUCTIONS.get(part.op, 1) * (2 if ELEMENT_TYPES[part.type].bytes > 4 else 1)

@@ -20,6 +20,7 @@ from hloc.targets.cuda.gpus import COSTS, facts_of
 
 ISSUED = 4                          # warp instructions of an SM per clock
 EARLY_US = 0.24                     # less for a launch that starts early: measured with a block for each SM, not fitted
+SECTOR = 32                         # bytes of a request from L1 to L2
 FULL_F32_LANES = 128                # of an SM that issues ISSUED f32 warp instructions per clock
 
 
@@ -42,7 +43,7 @@ def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: flo
     body = longest * sum((t / longest) ** p for t in parts.values()) ** (1 / p) if longest else 0.0
     launch = costs["launch_us"] - (EARLY_US if early else 0)
     bound = max(parts, key=parts.__getitem__) if longest > launch else "launch"
-    return Estimate(body + launch, bound, parts)
+    return Estimate(body + launch + work.after * costs["l2_us"], bound, parts)
 
 
 def times(work: Work, gpu: Machine, costs: Mapping, unread: float = 0) -> dict[str, float]:
@@ -54,7 +55,9 @@ def times(work: Work, gpu: Machine, costs: Mapping, unread: float = 0) -> dict[s
     warps = cut(work.threads, WARP) * min(resident, cut(work.blocks, sms))
     waves = cut(work.blocks, sms * resident)
     cold = min(1.0, max(unread, (work.memory / gpu.l2_bytes - costs["kept"]) / costs["kept_until"]))
-    latency = costs["l2_us"] * (1 - cold) + costs["dram_us"] * cold
+    asked = work.counts.get("sector", 0) * WARP * SECTOR            # bytes; what is read again is nearer
+    far = cold * min(1.0, work.memory / asked) if asked else cold
+    latency = costs["l2_us"] * (1 - far) + costs["dram_us"] * far
     slots = sum(n * costs["clocks"].get(kind, 1.0) * (FULL_F32_LANES / facts["f32_lanes"] if kind == "fma" else 1)
                 for kind, n in work.counts.items())
     rate = facts["bf16_tflops"] * 1e6 / sms                         # flops of an SM per microsecond
@@ -63,5 +66,5 @@ def times(work: Work, gpu: Machine, costs: Mapping, unread: float = 0) -> dict[s
         "L2": work.traffic * max(1 / sms / costs["l2_bytes"], busiest / costs["sm_bytes"]) / clocks,
         "tensor": work.flops * busiest / (rate * costs["tensor"][work.form]) if work.flops else 0.0,
         "issue": slots * busiest / (min(ISSUED, warps * costs["of_warp"]) * clocks),
-        "latency": waves * work.rounds * latency,
+        "latency": waves * (work.rounds * latency + work.syncs * costs["sync_us"]),
     }

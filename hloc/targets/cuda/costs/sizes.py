@@ -4,7 +4,9 @@ In: a Tile and the sizes of its product. Out: Sizes, and the number of operation
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Expr, Let, Load, Prologue, Stmt, Store, Tile
@@ -27,6 +29,19 @@ def sizes_of(tile: Tile, rows: int, columns: int, depth: int, count: int, finish
     chosen = any(is_choice(p, early) for p in inside)           # these loads wait for the condition
     found = Sizes(rows, columns, depth, count, memory, operations(tile.epilogue) + 2, each, far * (1 + chosen))
     return found._replace(wide=finish.width, instructions=_wide(finish) + 2) if finish else found
+
+
+def share_read(c: Mapping[str, int]) -> float:
+    """The share of an image that the windows of a convolution cover: a quarter for 1x1 with strides of 2."""
+    keys = ("SIZE", "OUT", "STRIDE", "WINDOW", "DILATION", "LOW", "BASE")
+    return math.prod(_positions_read(*(c[f"{key}{d}"] for key in keys)) / max(1, c[f"SIZE{d}"]) for d in range(3))
+
+
+@lru_cache(maxsize=1024)
+def _positions_read(size: int, outputs: int, stride: int, window: int, dilation: int, low: int, base: int) -> int:
+    """Positions of one dimension that some output reads."""
+    places = (o * stride + w * dilation - low for o in range(outputs) for w in range(window))
+    return len({p for p in places if p % base == 0 and 0 <= p // base < size})
 
 
 def _wide(finish: Finish) -> float:

@@ -48,7 +48,7 @@ def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) 
     product = products.Product.of(tile)
     if product.m <= products.THIN and not product.groups:
         sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
-        return [_thin(sizes, launches[0], tile)]
+        return [_thin(sizes, launches[0], tile, gpu)]
     tiling = _chosen(products.tilings_of(tile, product, gpu), variant)
     lines = products.lines_of(product, tiling, products.names_of(product), dict(tile.parameters)["types"][0])
     return works_of(tiling, *products.cost_arguments(tile, product), gpu, lines)
@@ -69,7 +69,7 @@ def _simple(sizes: Sizes, start: Geometry, counts: dict[str, float], rounds: flo
     return Work(blocks, threads, 64, start.shared, float(sizes.memory), traffic, counts, rounds=rounds)
 
 
-def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
+def _thin(sizes: Sizes, start: Geometry, tile: Tile, gpu: Machine) -> Work:
     """The large operand is read once, 16 bytes per load; each thread reads the rows again. Elements of narrow types are
     taken out of words and converted."""
     elements = sizes.columns * sizes.depth * sizes.products
@@ -79,9 +79,14 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile) -> Work:
     taken = (1 + sizes.rows) * (ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes < 4)
     counts = {"access": loads * (1 + sizes.rows), "fma": elements * sizes.rows / WARP,
               "alu": elements * (taken + computed) / WARP}
-    each = loads * WARP / (start.grid[0] * start.block[0])
-    work = _simple(sizes, start, counts, math.ceil(each / DEEP_LOADS) + 2, float(sizes.memory))
-    return work._replace(registers=OF_THIN)
+    product = products.Product.of(tile)
+    block = products.thin_of(tile, product, gpu)
+    steps = math.ceil(product.k / block.deep / block.slices)
+    rounds = steps // block.ahead + steps % block.ahead + 1
+    syncs = sizes.rows * (2 + math.log2(block.slices))
+    each = math.ceil(block.blocks(product) / start.grid[0])
+    work = _simple(sizes, start, counts, each * rounds, float(sizes.memory))
+    return work._replace(registers=OF_THIN, syncs=each * syncs)
 
 
 def _direct(sizes: Sizes, start: Geometry, tile: Tile, depth: int) -> Work:
@@ -151,4 +156,4 @@ def _by_groups(tile: Tile, start: Geometry) -> Work:
     weights = math.prod(facts["batches"]) * facts["sizes"][0] * facts["sizes"][1]
     counts = {kind: count * weights / WARP for kind, count in OF_A_WEIGHT.items()}
     work = _simple(Sizes(1, 1, 1, 1, memory), start, counts, 4, memory * 2)
-    return work._replace(flops=float(tile.cost.flops), form="groups", registers=168)
+    return work._replace(flops=float(tile.cost.flops), form="attention", registers=168)

@@ -24,6 +24,8 @@ class Work(NamedTuple):
     counts        warp instructions of all blocks by kind (gpus.json, "clocks")
     flops         on tensor cores, for whole tiles; form: how they are multiplied
     rounds        dependent loads of the thread with the most, over all its work
+    syncs         barriers of a block, one after the other, over all its work: with the shared memory between them
+    after         dependent loads of one block when all others have ended
     uneven        the work of the busiest block, relative to the mean
     """
 
@@ -37,6 +39,8 @@ class Work(NamedTuple):
     flops: float = 0
     form: str = ""
     rounds: float = 0
+    syncs: float = 0
+    after: float = 0
     uneven: float = 1
 
     def resident(self, shared_bytes: int, registers: int, threads: int) -> int:

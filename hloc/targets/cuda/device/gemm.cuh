@@ -566,8 +566,7 @@ HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd
   typedef decltype(hloc_rows<S>(lhs, hloc_gemm_place<S>(0))) A;
   typedef decltype(hloc_columns<S>(rhs, hloc_gemm_place<S>(0))) B;
   constexpr int DEEP = B::K_FIRST ? B::VECTOR : 1, WIDE = B::K_FIRST ? 1 : B::VECTOR, ACROSS = S::BN / WIDE;
-  /* Vectors of B that are read before the first one is used: fewer if a thread has many sums. All of A is in cache. */
-  constexpr int AHEAD = S::BM * WIDE > 32 ? 2 : 4;
+  constexpr int AHEAD = S::AHEAD; /* vectors of B that are read before the first one is used; all of A is in cache */
   constexpr long STEP = S::BK * DEEP;
   static_assert(DEEP % A::VECTOR == 0 && S::K % DEEP == 0, "packs of A lie in those of B, and these in rows");
   Sum *parts = (Sum *)memory; /* [slice][column] */

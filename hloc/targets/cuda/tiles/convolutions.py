@@ -17,7 +17,7 @@ from hloc.kernels.ir import INDEX, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.costs.sizes import operations_of_prologue, sizes_of
+from hloc.targets.cuda.costs.sizes import operations_of_prologue, share_read, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
 from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
@@ -229,10 +229,11 @@ def cost_arguments(asked: Asked, tiling: Tiling, finish: Finish) -> tuple[Sizes,
     facts, c, product, made = asked.facts, asked.c, asked.product, asked.made
     width = ELEMENT_TYPES[facts["types"][0]].bytes
     sizes = sizes_of(asked.tile, c["M"], c["N"], c["K"], c["GROUPS"] * c["BATCH_GROUPS"], finish)
+    image = sum(b.size * width for b in asked.tile.buffers if b.name == "lhs")
+    read, rest = image * share_read(c), sizes.memory - image
     if "whole" in facts:                                        # a phase reads the image, and its share of the rest
-        image = sum(b.size * width for b in asked.tile.buffers if b.name == "lhs")
-        share = c["M"] / (c["IMAGES"] * c["WHOLE0"] * c["WHOLE1"] * c["WHOLE2"])
-        sizes = sizes._replace(memory=image * (c["K"] > 0) + (sizes.memory - image) * share)
+        rest *= c["M"] / (c["IMAGES"] * c["WHOLE0"] * c["WHOLE1"] * c["WHOLE2"])
+    sizes = sizes._replace(memory=read * (c["K"] > 0) + rest)
     if tiling.bulk and asked.is_positions:
         sizes = sizes._replace(rows=rows_of(c, width), depth=positions_of(c, width).depth(c, width))
     elif tiling.bulk and product is None:                       # some rows of patches are not output positions

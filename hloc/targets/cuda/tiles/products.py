@@ -40,7 +40,7 @@ from hloc.targets.cuda.tiles.times import predicted_us
 
 THIN = 8                    # most rows (or columns) of the thin template
 THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
-THIN_SUMS, MOST_COLUMNS = 64, 8         # of a thread
+THIN_SUMS, FEW_SUMS, MOST_COLUMNS = 64, 32, 8         # of a thread: with few sums, more loads are on their way
 THIN_ENOUGH = 2                 # blocks per SM
 MOST_NEAR = 128                 # bytes of the left operand with which registers suffice for two blocks per SM
 LARGEST_TILE = 128
@@ -297,37 +297,67 @@ def streams(product: Product, constants: dict[str, int], numbers: Numbers | None
     return all(vector * width == VECTOR_BYTES and (width > 1 or along) for vector, along in pieces)
 
 
+class Thin(NamedTuple):
+    """How the thin template is cut. rows: of the left operand, a power of two; wide, deep: elements of the right
+    operand that a thread loads at once, across and along the depth; ahead: such loads on their way; threads, slices
+    (of the depth): of a block."""
+
+    rows: int
+    wide: int
+    deep: int
+    ahead: int
+    threads: int
+    slices: int
+
+    @property
+    def columns(self) -> int:
+        return self.threads // self.slices * self.wide
+
+    def blocks(self, product: Product) -> int:
+        return -(-product.n // self.columns) * product.outer * product.inner
+
+
+def thin_of(tile: Tile, product: Product, gpu: Machine) -> Thin:
+    """How a product of few rows is cut."""
+    rows = 1 << (product.m - 1).bit_length()
+    wide = min(MOST_COLUMNS, THIN_SUMS // rows)         # most columns of a thread
+    right = next((computed_thin(p, product.n, product.k, wide) for p in tile.prologues
+                  if p.operand == names_of(product)[1]), None)
+    if right:
+        along, vector = right.along, right.vector
+    else:
+        constants = product.constants(ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes)
+        along = constants["B_K"] == 1
+        vector = constants["B_VECTOR"] if along else min(constants["B_VECTOR"], wide)
+    wide, deep = (1, vector) if along else (vector, 1)
+    return Thin(rows, wide, deep, 2 if rows * wide > FEW_SUMS else 4, *_thin_block(product, wide, deep, gpu))
+
+
 def _thin(tile: Tile, name: str, gpu: Machine, product: Product, finish: str) -> tuple:
     """The thin template: each thread reads vectors of the right operand, over one slice of the depth."""
     names, total = names_of(product), dict(tile.parameters)["types"][1]
     type, other = types_of(tile, names)
-    rows = 1 << (product.m - 1).bit_length()
-    constants = product.constants(ELEMENT_TYPES[type].bytes)
-    wide = min(MOST_COLUMNS, THIN_SUMS // rows)         # most columns of a thread
+    block, constants = thin_of(tile, product, gpu), product.constants(ELEMENT_TYPES[type].bytes)
     prologues, made = {p.operand: p for p in tile.prologues}, {}
     if names[1] in prologues:
-        right = made[names[1]] = computed_thin(prologues[names[1]], product.n, product.k, wide)
-        along, vector = right.along, right.vector
+        wide = min(MOST_COLUMNS, THIN_SUMS // block.rows)
+        made[names[1]] = computed_thin(prologues[names[1]], product.n, product.k, wide)
     else:
-        along = constants["B_K"] == 1
-        vector = constants["B_VECTOR"] = constants["B_VECTOR"] if along else min(constants["B_VECTOR"], wide)
-    wide, deep = (1, vector) if along else (vector, 1)
+        constants["B_VECTOR"] = block.wide * block.deep
     if names[0] in prologues:
-        made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, deep)
-    constants["A_VECTOR"] = min(constants["A_VECTOR"], deep) if constants["A_K"] == 1 else 1
-    threads, slices = _thin_block(product, wide, deep, gpu)
-    columns = threads // slices * wide
-    constants.update({"BM": rows, "BN": columns, "BK": slices})
+        made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, block.deep)
+    constants["A_VECTOR"] = min(constants["A_VECTOR"], block.deep) if constants["A_K"] == 1 else 1
+    constants.update({"BM": block.rows, "BN": block.columns, "BK": block.slices, "AHEAD": block.ahead})
     operands, structs = _operands(tile, name, product, made)
     call = (f"hloc_gemm_thin<{name}_shape, {c_type(total)}>({operands}, memory,\n"
             f"    {multiply_add(type, other, total)},\n    {adder(total)}, finish);")
-    blocks = -(-product.n // columns) * product.outer * product.inner
-    start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (threads, 1, 1))
-    memory = columns * slices * ELEMENT_TYPES[total].bytes
-    near = rows * deep * ELEMENT_TYPES[type].bytes          # bytes of the left operand per vector of the right one
-    together = 2 if threads == THIN_THREADS and near <= MOST_NEAR else 1
-    text = kernel_text(tile, name, threads, [finish, call], memory, together=together)
-    return structs + shape_struct(f"{name}_shape", constants) + text, start
+    blocks = max(1, min(block.blocks(product), gpu.cores * BLOCKS_PER_SM))
+    memory = block.columns * block.slices * ELEMENT_TYPES[total].bytes
+    near = block.rows * block.deep * ELEMENT_TYPES[type].bytes      # bytes of the left operand per vector
+    together = 2 if block.threads == THIN_THREADS and near <= MOST_NEAR else 1
+    text = kernel_text(tile, name, block.threads, [finish, call], memory, together=together)
+    return structs + shape_struct(f"{name}_shape", constants) + text, \
+        Geometry(name, (blocks, 1, 1), (block.threads, 1, 1))
 
 
 def _thin_block(product: Product, wide: int, deep: int, gpu: Machine) -> tuple[int, int]:
@@ -336,8 +366,8 @@ def _thin_block(product: Product, wide: int, deep: int, gpu: Machine) -> tuple[i
     threads, slices = THIN_THREADS, THIN_SLICES
 
     def short() -> bool:
-        blocks = -(-product.n // (threads // slices * wide)) * product.outer * product.inner
-        return blocks < THIN_ENOUGH * gpu.cores and slices * deep * 4 <= product.k
+        return Thin(1, wide, deep, 1, threads, slices).blocks(product) < THIN_ENOUGH * gpu.cores \
+            and slices * deep * 4 <= product.k
     while slices < MOST_SLICES and short():
         slices *= 2
     return (2 * threads, 2 * slices) if slices == MOST_SLICES and short() else (threads, slices)
