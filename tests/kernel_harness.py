@@ -127,7 +127,7 @@ def build(cases: list[Case], folder: Path) -> ctypes.CDLL:
 def _source(kernel, name: str) -> tuple[str, list[str]]:
     """The C text of a kernel, and the units of the runtime that it calls."""
     if isinstance(kernel, Tile):
-        functions = tile_functions(kernel, name, MACHINE)
+        functions = tile_functions(kernel, name, Machine.host())       # the C compiler's target: plans must fit it
         return "".join(f.text for f in functions), runtime_units(name for f in functions for name, _ in f.calls)
     verify_kernel(kernel)
     return print_kernel(kernel, C, name), []

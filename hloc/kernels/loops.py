@@ -185,17 +185,6 @@ def _threads(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, 
         yield counters
 
 
-def unrolled(builder: Builder, extent: int, block: int) -> Iterator[Index]:
-    """A loop in blocks that compilers unroll, and the remainder: `for k in unrolled(...)` is run for each part."""
-    blocks, rest = divmod(extent, block)
-    if blocks:
-        with builder.loop(blocks) as outer, builder.loop(block) as inner:
-            yield indexing.add(indexing.scale(outer, block), inner)
-    if rest:
-        with builder.loop(rest) as inner:
-            yield indexing.add(indexing.constant(blocks * block), inner)
-
-
 def in_pieces(builder: Builder, extent: int, block: int) -> Iterator[tuple[Index, int]]:
     """The first position and the length of each piece of a range: a loop over whole blocks, and the remainder."""
     blocks, rest = divmod(extent, block)

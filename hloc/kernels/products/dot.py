@@ -31,7 +31,7 @@ from hloc.kernels.products.operands import Access, OperandKernels, behind_conver
 from hloc.kernels.products.prologues import DEPTH, INNER, OUTER, computed_access, prologue
 from hloc.kernels.products.shallow_dot import lower_shallow_product
 from hloc.kernels.products.size_thresholds import SMALL, TINY, TINY_OF_MANY, WIDE, WIDEST, has_few_terms
-from hloc.kernels.products.small_dot import has_long_terms, is_staged, lower_small_product
+from hloc.kernels.products.small_dot import has_long_terms, lower_small_product
 from hloc.kernels.rules.loops import DotDimensions
 from hloc.machine import Machine
 
@@ -135,7 +135,7 @@ def _is_tiny(dot: Instruction, machine: Machine) -> bool:
         width = math.prod(right.dimensions[d] for d in columns)
         depth = math.prod(right.dimensions[d] for d in dims.right_contracting)
         return quick and width > 1 and has_few_terms(depth, width, WIDE.get(right.element_type, WIDEST))
-    quick = quick or is_staged(dot, dims) or has_long_terms(dot, dims)
+    quick = quick or has_long_terms(dot, dims)
     return work // batches <= (TINY_OF_MANY if quick else AWKWARD_OF_MANY)
 
 

@@ -15,11 +15,10 @@ along k instead:
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir import Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.elements import Indices
@@ -32,55 +31,29 @@ from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import DotDimensions, accumulator_type, product_result
 
 SHORTEST = 4                    # adjacent sums that are worth an array
-UNROLLED = 8                    # terms that are added to sums in registers
 FEW = 16                        # sums that compilers keep in registers
 SHORTEST_SUM = 16               # contiguous terms that are worth vectors
-SEVERAL_VECTORS = 32            # contiguous terms that are summed faster than an operand is staged
-ROWS_WORTH_STAGING = 3          # rows multiplied with each column of a small operand
-WIDTHS = 4, 8, 16               # fewer sums are padded to these; more: to a multiple of the second
 
 
 def lower_small_product(group: Group, dot: Instruction) -> Lowered | None:
     """The kernel of a tiny dot and its epilogue; None if no dimension of the result is long enough."""
-    return _lowered(group, dot, DotDimensions(dot))
-
-
-def has_long_terms(dot: Instruction, dims: DotDimensions) -> bool:
-    """Whether the last dimension of both operands is the only contracted one, and is long."""
-    ends = (o.shape.rank - 1 for o in dot.operands[:2])
-    return all(d == (end,) for d, end in zip((dims.left_contracting, dims.right_contracting), ends)) \
-        and dot.operands[0].shape.dimensions[-1] >= SHORTEST_SUM
-
-
-def _lowered(group: Group, dot: Instruction, dims: DotDimensions) -> Lowered | None:
-    shallow = lower_shallow_product(group, dot, dims)
-    if shallow:
+    dims = DotDimensions(dot)
+    if shallow := lower_shallow_product(group, dot, dims):
         return shallow
     vector = max((d for d, size in enumerate(dot.shape.dimensions) if size > 1), default=None)
-    if vector is None or any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
+    if vector is None or dot.shape.dimensions[vector] < SHORTEST \
+            or any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
         return None
-    kind: type[_SmallProduct]
-    if is_staged(dot, dims):
-        kind = _StagedProduct
-    elif dot.shape.dimensions[vector] >= SHORTEST:
-        kind = _LongSums if has_long_terms(dot, dims) else _SmallProduct
-    else:
-        return None
+    kind = _LongSums if has_long_terms(dot, dims) else _SmallProduct
     return Lowered((kind(group, dot, dims, vector).kernel(),), can_share=tuple(shareable(group, (dot,))))
 
 
-def is_staged(dot: Instruction, dims: DotDimensions) -> bool:
-    """Whether the dot is many products whose right operand is worth staging in a Local array: its columns are strided,
-    or its elements need conversion, and several rows are multiplied with each."""
-    left, right = (o.shape for o in dot.operands[:2])
-    columns = [d for d in dims.right_free if right.dimensions[d] > 1]
-    rows = math.prod(left.dimensions[d] for d in dims.left_free)
-    if len(columns) != 1 or not dims.left_batch or rows < ROWS_WORTH_STAGING:
-        return False
-    if has_long_terms(dot, dims) and left.kind != "complex":
-        return left.dimensions[-1] < SEVERAL_VECTORS
-    return columns[0] != right.rank - 1 or scalars.is_narrow(right.element_type) \
-        or ELEMENT_TYPES[right.element_type].bytes == 1
+def has_long_terms(dot: Instruction, dims: DotDimensions) -> bool:
+    """Whether the last dimension of both operands is the only contracted one, and is long. Sums of complex numbers have
+    no vectors."""
+    ends = (o.shape.rank - 1 for o in dot.operands[:2])
+    return all(d == (end,) for d, end in zip((dims.left_contracting, dims.right_contracting), ends)) \
+        and dot.operands[0].shape.dimensions[-1] >= SHORTEST_SUM and dot.shape.kind != "complex"
 
 
 class _SmallProduct:
@@ -206,72 +179,3 @@ class _LongSums(_SmallProduct):
                            zip(self.dot.operands, self.operand_indices(self.dims, index, [k]))]
                 b.assign(total, Apply("add", (total, Apply("multiply", tuple(factors), type)), type))
             b.append(Store(self.sums, self.place(index), total))
-
-
-class _StagedProduct(_SmallProduct):
-    """A dot of many products: the right operand of each is staged in a Local array, in the type of the sums, with
-    contiguous columns padded to whole vectors.
-
-    for n (PARALLEL):  for k, j: staged[k, j] = b[n, k, j] (or b[n, j, k])
-                       for i: the sums of row i, out of a[n, i, k] * staged[k, j]
-    """
-
-    def __init__(self, group: Group, dot: Instruction, dims: DotDimensions, vector: int):
-        super().__init__(group, dot, dims, vector)
-        columns = self.sizes[vector]
-        self.width = next((w for w in WIDTHS if columns <= w), -(-columns // WIDTHS[1]) * WIDTHS[1])
-        self.staged = ""
-
-    def kernel(self) -> KernelCall:
-        b, type, batches = self.outline.builder, accumulator_type(self.dot), len(self.dims.left_batch)
-        with loops.parallel(b, self.sizes[:batches]) as batch:
-            index: list[Index] = [*batch, *(indexing.ZERO for _ in self.sizes[batches:])]
-            self.staged = b.local(type, self.depth() * self.width, "staged")
-            self.stage(index, type)
-            self.sums = b.local(type, self.width, "sum")
-            with ExitStack() as stack, b.pinned([self.staged]):
-                for d in range(batches, batches + len(self.dims.left_free)):
-                    index[d] = stack.enter_context(b.loop(self.sizes[d]))
-                self.add_up(index, type)
-                with super().along(index):
-                    self.finish(index, type)
-        return self.finished()
-
-    @contextmanager
-    def along(self, index: list[Index], kind: str = VECTOR) -> Iterator[None]:
-        """The loop over the sums, those of the filling too."""
-        with self.outline.builder.loop(self.width, kind) as index[self.vector]:
-            yield
-
-    def stage(self, index: list[Index], type: str) -> None:
-        """staged = the right operand of the product at `index`."""
-        b, right, dims = self.outline.builder, self.dot.operands[1], self.dims
-        if self.width > self.sizes[self.vector]:
-            with b.loop(self.depth() * self.width, VECTOR) as place:
-                b.append(Store(self.staged, b.position(place), zero(type)))
-        apart = right.shape.rank - 1 in dims.right_contracting
-        with ExitStack() as stack:
-            if apart:
-                stack.enter_context(super().along(index, SERIAL))
-            depth = [stack.enter_context(b.loop(right.shape.dimensions[d])) for d in dims.right_contracting]
-            if not apart:
-                stack.enter_context(super().along(index, SERIAL))
-            value = self.outline.elements.value(right, self.operand_indices(dims, index, depth)[1])
-            b.append(Store(self.staged, self.staged_place(index, depth), scalars.convert_to(value, type)))
-
-    def staged_place(self, index: list[Index], depth: list[Index]) -> Expr:
-        right = self.dot.operands[1].shape.dimensions
-        sizes = (*(right[d] for d in self.dims.right_contracting), self.width)
-        return self.outline.builder.position(indexing.linearize([*depth, index[self.vector]], sizes))
-
-    def accumulate(self, index: list[Index], type: str) -> None:
-        b, left = self.outline.builder, self.dot.operands[0]
-        with ExitStack() as stack:
-            *outer, last = (left.shape.dimensions[d] for d in self.dims.left_contracting)
-            depth = [stack.enter_context(b.loop(size)) for size in outer]
-            for k in loops.unrolled(b, last, UNROLLED):
-                with b.pinned([self.sums]):
-                    inner = [*depth, k]
-                    factor = b.let(self.outline.elements.value(left, self.operand_indices(self.dims, index, inner)[0]))
-                    with self.along(index):
-                        self.add_term(index, (factor, Load(self.staged, self.staged_place(index, inner), type)), type)

@@ -193,14 +193,6 @@ class DotDimensions:
         taken = {*self.right_batch, *self.right_contracting}
         self.right_free = tuple(d for d in range(right.rank) if d not in taken)
 
-    @classmethod
-    def of(cls, **numbers: tuple[int, ...]) -> DotDimensions:
-        """The dimension numbers of a product that is not a dot; without batch dimensions."""
-        dims = cls.__new__(cls)
-        dims.left_batch = dims.right_batch = ()
-        dims.__dict__.update(numbers)
-        return dims
-
 
 def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     numbers = instruction.get("dim_labels")
