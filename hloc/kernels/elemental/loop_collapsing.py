@@ -48,7 +48,6 @@ LONGEST = 3 * LANES             # of rows
 SHORTEST = 24                   # elements of all rows
 ELEMENTS = 256                  # of a block, approximately: tables stay in the L1 cache
 MOST_TABLES, WORK_OF_TABLE = 6, 8       # more if each has at least so many operations
-SHORTEST_PATTERN = 8            # elements of a row that is worth storing, and waiting for, before it is copied
 LEAST_WORK = 4                  # operations per element that are worth tables,
 FUNCTION, ROUNDING = 10, 10     # those of a function, and to round to a narrow type
 
@@ -290,13 +289,9 @@ class _Rows(RowAddresses):
             return self.filling_by_vectors(tables, count, here)
         first_row = index_apply("multiply", place, Const(rows.trip_count, INDEX))
         row = place if len(self.loops) == 1 else index_apply("add", first_row, Var(rows.name, INDEX))
-        alike = [e for e in tables if len(self.loops) > 1 and self.length > SHORTEST_PATTERN
-                 and rows.name not in self.depends(e) and self.columns.name in self.depends(e)]
         body: list[Stmt] = []
         for expr, name in tables.items():
-            if expr in alike:
-                body.append(self.copy(expr, name, row))
-            elif self.columns.name in self.depends(expr):
+            if self.columns.name in self.depends(expr):
                 column = Var(self.columns.name, INDEX)
                 body.append(For(column.name, self.length, SERIAL, (
                     *self.needed(expr), Store(name, self.at(row, column), expr))))
@@ -307,8 +302,7 @@ class _Rows(RowAddresses):
         if len(self.loops) == 1:
             return [For(place.name, count, SERIAL, (here, *rows.body[:-1], *body))]
         return [For(place.name, count, SERIAL, (
-            here, *self.outer.body[:-1], *(s for e in alike for s in self.pattern(e, tables[e])),
-            For(rows.name, rows.extent, SERIAL, (*rows.body[:-1], *body))))]
+            here, *self.outer.body[:-1], For(rows.name, rows.extent, SERIAL, (*rows.body[:-1], *body))))]
 
     def filling_by_vectors(self, tables: dict[Expr, str], count: int | Expr, here: Let) -> list[Stmt]:
         """The same if rows compute much: the values of each row are first computed for all rows of a block."""
