@@ -141,7 +141,7 @@ def test_dumps_hold_what_a_pass_changed(opt, module):
     code, text, times = opt(module, "--kernels", "--dump-after", "vector_width", "--time-passes")
     assert code == 0 and text.startswith("// after vector_width\n") and " wide {" in text
     assert "kernels changed" in times and "call_fission" in times
-    assert opt(module, "--kernels", "--dump-after", "function_outlining")[1] == "// function_outlining changes no kernel\n"
+    assert opt(module, "--kernels", "--dump-after", "function_calls")[1] == "// function_calls changes no kernel\n"
 
 
 @pytest.mark.parametrize("arguments, message", [

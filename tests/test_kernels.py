@@ -267,21 +267,6 @@ def test_softmax_of_three_classes_has_rows_in_lanes():
     assert "vectorize" in chosen_rows(nest, dataclasses.replace(MACHINE, vector_bytes=64)).text
 
 
-def test_preds_beside_wide_numbers_stand_in_loops_of_their_own_where_rows_are_long():
-    """Of few elements they are loaded before what was stored in part has arrived."""
-    text = """mul {{ a = f64[] parameter(0)  b = f64[] parameter(1)  ROOT m = f64[] multiply(a, b) }}
-      f {{ w = pred[600,{n}] parameter(0)  x = f64[600,{n}] parameter(1)  y = f64[600,{n}] parameter(2)
-        one = f64[] constant(1)  ones = f64[600,{n}] broadcast(one), dimensions={{}}
-        q = f64[600,{n}] divide(x, y)  p = f64[600,{n}] add(q, y)
-        v = f64[600,{n}] select(w, ones, p)
-        ROOT r = f64[600] reduce(v, one), dimensions={{1}}, to_apply=mul }}
-      ENTRY e {{ w = pred[600,{n}] parameter(0)  x = f64[600,{n}] parameter(1)  y = f64[600,{n}] parameter(2)
-        ROOT r = f64[600] fusion(w, x, y), kind=kInput, calls=f }}"""
-    for columns, is_cut in ((8, False), (40, True)):
-        kernel = lower(parse_module(text.format(n=columns)).entry.root, MACHINE).calls[0].kernel
-        assert (call_fission(kernel, MACHINE) != kernel) == is_cut
-
-
 def test_what_is_written_out_has_names_for_its_steps():
     """A maximum over three channels is no variable of a VECTOR loop: what follows, a remainder, finds vectors."""
     text = """max { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT m = f32[] maximum(a, b) }

@@ -36,8 +36,8 @@ TEXT = """kernel k(x: f32[40] read, p: pred[40] read, y: f32[16] write, z: f32[1
 }
 """
 ORDINARY = [0.0, -0.0, 1.5, -2.5, 1e-40, -1e-40, np.inf, -np.inf, np.nan, 3.4e38, 65504.0, 1.0039062, 2.5, -1e-30]
-UNARY = ("exp", "tanh", "negate", "abs", "sqrt", "log")
-BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "compare_lt", "compare_eq")
+UNARY = ("exp", "tanh", "negate", "abs", "sqrt", "log", "sin")
+BINARY = ("add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "compare_lt", "compare_eq")
 
 
 def test_types():

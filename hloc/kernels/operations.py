@@ -34,10 +34,12 @@ MADE_BY_PASSES = {
     "sin_near": "sin where sin_is_near holds of the arguments (so for every function that has the two)",
     "sin_far": "sin of any argument",
     "called_sin": "sin by a call, not written out (so for every function of many instructions)",
-    "row_sin": "sin by a call for all elements of the loop that it stands in (so for each of these)",
-    "row_round_to_bf16": "convert to bf16 and back, the same way (so for every type narrower than f32)",
 }
 HEAVY = frozenset(name for name, row in SCALARS.items() if row.cost >= 10)       # functions of many instructions
+OF_COMPLEX = frozenset(["exp", "expm1", "logistic", "sinh", "cosh", "sin", "cos", "tan", "tanh", "power"])
+# Functions with a form without branches and calls for their usual arguments, by type.
+NEAR = {"f32": frozenset(["remainder"]), "f64": frozenset(["sin", "cos", "tan", "remainder"]),
+        "c64": OF_COMPLEX, "c128": OF_COMPLEX}
 PARTS = {"c64": "f32", "c128": "f64"}
 WHOLES = {part: whole for whole, part in PARTS.items()}
 
@@ -47,7 +49,7 @@ def result_type(op: str, arguments: Sequence[str]) -> str | None:
     first = arguments[0]
     if is_vector(first) or op in ACROSS_LANES:
         return _vector_result(op, arguments)
-    op = op.removeprefix("called_").removeprefix("row_")
+    op = op.removeprefix("called_")
     if op in CONVERSIONS:
         return None
     if op.startswith("compare_") or op.endswith("_is_near") or op == "is_finite":
@@ -61,6 +63,11 @@ def result_type(op: str, arguments: Sequence[str]) -> str | None:
     if op.endswith("imum_key"):
         return key_type(first) if "_of_" not in op else op.partition("_of_")[0]
     return first
+
+
+def has_near(op: str, type: str) -> bool:
+    """Whether a function has a form for its usual arguments (sin_near), and a test of these (sin_is_near)."""
+    return op in NEAR.get(type, ())
 
 
 def _vector_result(op: str, arguments: Sequence[str]) -> str | None:

@@ -11,6 +11,7 @@ from typing import TypeGuard
 
 from hloc.kernels.ir import INDEX, Apply, Expr, Stmt, Var
 from hloc.kernels.operations import HEAVY
+from hloc.kernels.vectors import is_vector
 from hloc.kernels.walks import expressions, parts, walk, with_parts
 from hloc.targets.c_expressions import ExpressionPrinter, c_type
 
@@ -25,12 +26,12 @@ def is_function(expr: Apply) -> bool:
 
 
 def is_called(expr: Expr) -> TypeGuard[Apply]:
-    """Whether a function is called if a kernel has many."""
-    return isinstance(expr, Apply) and expr.type != INDEX and is_function(expr)
+    """Whether a scalar function is called if a kernel has many."""
+    return isinstance(expr, Apply) and expr.type != INDEX and not is_vector(expr.type) and is_function(expr)
 
 
 def functions_in(statements: Iterable[Stmt]) -> int:
-    """The number of inlined functions."""
+    """The number of inlined scalar functions."""
     return sum(is_called(e) for s in walk(statements) for e in parts(expressions(s)))
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import INDEX, Apply, Expr, Load, Stmt, Var
+from hloc.kernels.operations import HEAVY, has_near
 from hloc.kernels.vectors import ACROSS_LANES, MASKS, bits_of, bytes_of, element_of, is_vector, lanes_of, vector
 from hloc.kernels.walks import expressions, operation, parts, walk
 
@@ -25,6 +26,7 @@ FLOAT_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 COMPARISONS = {"compare_eq": "==", "compare_ne": "!=", "compare_lt": "<", "compare_le": "<=", "compare_gt": ">",
                "compare_ge": ">="}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
+MOST_INLINED = 16               # functions of many instructions in a kernel
 ORDERED = 7                                         # of the comparison instructions
 Printer = Callable[[Expr], str]
 
@@ -184,15 +186,22 @@ def _function(expr: Apply) -> str:
 # -- definitions -------------------------------------------------------------------------------------------------------
 
 def vector_definitions(statements: Iterable[Stmt], printer: CountingPrinter) -> list[str]:
-    """The types and functions that statements need, each once; `printer` counts their calls and loops."""
+    """The types and functions that statements need, each once; `printer` counts their calls and loops. Where functions
+    of many instructions are many, they are calls: a C compiler takes 10 to 25 ms for each that it inlines."""
     found: dict[str, str] = {}
-    for e in (e for s in walk(statements) for e in parts(expressions(s)) if has_vectors(e)):
+    everything = [e for s in walk(statements) for e in parts(expressions(s)) if has_vectors(e)]
+    are_many = sum(_is_long(e) for e in everything) > MOST_INLINED
+    for e in everything:
         arguments = e.arguments if isinstance(e, Apply) else ()
         for type in filter(is_vector, (*(a.type for a in arguments), e.type)):
             found.setdefault(f"hloc_{type}", _type(type))
         if isinstance(e, Apply) and not _operators(e, [""] * len(arguments)) and _function(e) not in found:
-            found[_function(e)] = _definition(e, printer)
+            found[_function(e)] = _definition(e, printer, "HLOC_CALLED" if are_many and _is_long(e) else "HLOC_FN")
     return [f"#ifndef {name.upper()}\n#define {name.upper()}\n{body}\n#endif" for name, body in found.items()]
+
+
+def _is_long(expr: Expr) -> bool:
+    return isinstance(expr, Apply) and expr.op in HEAVY
 
 
 def _type(type: str) -> str:
@@ -202,7 +211,7 @@ def _type(type: str) -> str:
             f"typedef hloc_{type} {in_memory(type)} __attribute__((aligned({bytes}), may_alias));")
 
 
-def _definition(expr: Apply, printer: CountingPrinter) -> str:
+def _definition(expr: Apply, printer: CountingPrinter, qualifier: str) -> str:
     names = "abc"[:len(expr.arguments)]
     parameters = ", ".join(f"{_parameter(a.type)} {name}" for a, name in zip(operands(expr), names))
     body = _across(expr) if expr.op in ACROSS_LANES else _select(expr) if expr.op == "select" else \
@@ -212,7 +221,7 @@ def _definition(expr: Apply, printer: CountingPrinter) -> str:
     if row is not None:
         has_row = f"#if defined({row.macro}) && HLOC_BUILTIN({row.builtin})"
         lines = [has_row, f"  return (hloc_{expr.type}){row.text};", "#else", *lines, "#endif"]
-    return "\n".join([f"HLOC_FN hloc_{expr.type} {_function(expr)}({parameters}) {{", *lines, "}"])
+    return "\n".join([f"{qualifier} hloc_{expr.type} {_function(expr)}({parameters}) {{", *lines, "}"])
 
 
 def _parameter(type: str) -> str:
@@ -220,17 +229,30 @@ def _parameter(type: str) -> str:
 
 
 def _by_lanes(expr: Apply, names: str, printer: CountingPrinter) -> list[str]:
-    """The scalar operation on each lane."""
+    """The scalar operation on each lane; one with a form for usual arguments is called only if a lane has another."""
     lanes, element = lanes_of(expr.type), vector(element_of(expr.type), 1)
     arguments: tuple[Expr, ...] = tuple(Var(f"{name}[k]", element_of(a.type)) if is_vector(a.type) else
                                         Var(name, a.type) for name, a in zip(names, operands(expr)))
     if _is_rounding(expr):
         arguments = (Apply(operation(expr.arguments[0]).op, arguments, element_of(expr.arguments[0].type)),)
-    value = printer.expression(Apply(expr.op, arguments, element, expr.immediate))
+    exact = Apply(expr.op, arguments, element, expr.immediate)
+    lines = [f"hloc_{expr.type} r;"]
+    if not has_near(exact.op, element):
+        return [*lines, *_loop(lanes, exact, printer, element_of(expr.type) in MASKS), "return r;"]
+    far = printer.expression(Apply(f"{expr.op}_is_near", arguments, "pred"))
     printer.loops += 1
-    value = f"-({value})" if element_of(expr.type) in MASKS else value
-    return [f"hloc_{expr.type} r;", f"_Pragma(\"omp simd simdlen({lanes})\")",
-            f"for (long k = 0; k < {lanes}; k++) r[k] = {value};", "return r;"]
+    return ["int far = 0;", *lines, *_loop(lanes, exact._replace(op=f"{expr.op}_near"), printer),
+            f"_Pragma(\"omp simd simdlen({lanes}) reduction(|:far)\")",
+            f"for (long k = 0; k < {lanes}; k++) far |= !{far};",
+            f"if (far) for (long k = 0; k < {lanes}; k++) r[k] = {printer.expression(exact)};", "return r;"]
+
+
+def _loop(lanes: int, value: Apply, printer: CountingPrinter, is_mask: bool = False) -> list[str]:
+    """The loop that stores a value in each lane of r."""
+    text = printer.expression(value)
+    printer.loops += 1
+    text = f"-({text})" if is_mask else text
+    return [f"_Pragma(\"omp simd simdlen({lanes})\")", f"for (long k = 0; k < {lanes}; k++) r[k] = {text};"]
 
 
 def _across(expr: Apply) -> str:

@@ -24,6 +24,7 @@ from hloc.machine import Machine
 
 ACCUMULATORS = (1, 2, 4)
 VECTORS = (2, 1)                # in an iteration without accumulators; of equal costs the first
+OF_CHAINS = (4, *VECTORS)       # of functions of functions, each of which waits for the one before
 TYPICAL = 1000                  # iterations of a loop, where only the run knows them
 
 
@@ -89,7 +90,7 @@ def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
         tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if extent % lanes else (OVERLAP,)
         for tail in tails:
             steps: tuple[Step, ...] = (("split", (axis, lanes, tail)), ("vectorize", (axis + "i", lanes)))
-            for several in ACCUMULATORS if nest.reduces else VECTORS:
+            for several in ACCUMULATORS if nest.reduces else OF_CHAINS if nest.functions > 1 else VECTORS:
                 yield steps + _several(nest, axis + "o", several)
         if extent is None or extent >= lanes and not nest.reduces:
             return

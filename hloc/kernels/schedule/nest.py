@@ -18,11 +18,13 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.monoids import MONOIDS, can_reassociate
+from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
 
 UNROLL = "unroll"               # the third kind of an axis, beside those of loops
-WITHOUT_LANES = ("called_", "row_", "bits_read", "stochastic_convert")
+DIVISIONS = ("divide", "remainder")
+WITHOUT_LANES = ("called_", "bits_read", "stochastic_convert")
 
 
 class Refused(Exception):
@@ -94,6 +96,12 @@ class Nest(NamedTuple):
         return any(isinstance(s, Assign) for s in self.loop.body)
 
     @property
+    def functions(self) -> int:
+        """The most functions of many instructions of which each takes the result of the one before."""
+        lets, known = self.lets, dict[str, int]()
+        return max(_functions(s.term, lets, known) for s in self.stages)
+
+    @property
     def types(self) -> frozenset[str]:
         """The element types of all values but preds, whose lanes are as wide as what was compared."""
         found: set[str] = set()
@@ -105,6 +113,17 @@ class Nest(NamedTuple):
                 if isinstance(e, Apply):
                     stack += [a for a in e.arguments if a.type != INDEX]
         return frozenset(found - {"pred"}) or frozenset(["u8"])
+
+
+def _functions(e: Expr, lets: Mapping[str, Expr], known: dict[str, int]) -> int:
+    """The most functions of many instructions of which each takes the result of the one before."""
+    if isinstance(e, Var) and e.name in lets:
+        if e.name not in known:
+            known[e.name] = _functions(lets[e.name], lets, known)
+        return known[e.name]
+    if not isinstance(e, Apply):
+        return 0
+    return max((_functions(a, lets, known) for a in e.arguments), default=0) + (e.op in HEAVY)
 
 
 def most_iterations(extent: int | Expr, named: Mapping[str, Expr]) -> int:
@@ -188,6 +207,8 @@ class Singles:
             return ""
         if e.op.startswith(WITHOUT_LANES):
             return f"{e.op} is a call"
+        if e.op in DIVISIONS and e.type in ("s64", "u64"):
+            return "CPUs do not divide vectors of integers of 64 bits"
         if e.op == "select" and self.is_guard(e.arguments[0]) and any(isinstance(a, Load) for a in parts(e.arguments)):
             return "a condition on positions guards what is read"
         if any(a.type == INDEX for a in e.arguments) and (

@@ -151,11 +151,8 @@ def vector_value(expr: ir.Apply, arguments: list) -> object:
 @cache
 def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int, ...] = ()) -> Callable:
     """The function of an operation, over NumPy scalars; positions are Python's integers."""
-    op = op.removeprefix("called_").removeprefix("row_")
+    op = op.removeprefix("called_")
     op = SAME_AS.get(op, op)
-    if op.startswith("round_to_"):
-        narrow = numpy_dtype(op.removeprefix("round_to_")).type
-        return lambda value: np.float32(narrow(value))
     if op == "convert" and ir.INDEX in (arguments[0], type):
         return int if type == ir.INDEX else lambda value: numpy_dtype(type).type(value)
     if op == ir.SUM:

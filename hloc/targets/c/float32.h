@@ -23,7 +23,8 @@ HLOC_FN float hloc_remainder_f32(float a, float b) { return HLOC_MATH_F32(fmod)(
 /* The same by one division, if the quotient is small: its whole part is exact, or one too large, and the remainder is
  * exact. There is no call, and loops vectorize. */
 HLOC_FN int hloc_remainder_is_near_f32(float a, float b) {
-  return (HLOC_MATH_F32(fabs)(a / b) < 16777216.0f) & (HLOC_MATH_F32(fabs)(b) > 1e-30f);
+  return (HLOC_MATH_F32(fabs)(a / b) < 16777216.0f) & (HLOC_MATH_F32(fabs)(b) > 1e-30f)
+      & (HLOC_MATH_F32(fabs)(b) < 0x1p126f); /* compilers multiply by reciprocals */
 }
 HLOC_FN float hloc_remainder_near_f32(float a, float b) {
   float size = HLOC_MATH_F32(fabs)(a), divisor = HLOC_MATH_F32(fabs)(b), whole = HLOC_MATH_F32(trunc)(size / divisor);

@@ -34,7 +34,8 @@ HLOC_FN double hloc_remainder_f64(double a, double b) { return HLOC_MATH_F64(fmo
 /* The same by one division, if the quotient is small: its whole part is exact, or one too large, and the remainder is
  * exact. There is no call, and loops vectorize. */
 HLOC_FN int hloc_remainder_is_near_f64(double a, double b) {
-  return (HLOC_MATH_F64(fabs)(a / b) < 9007199254740992.0) & (HLOC_MATH_F64(fabs)(b) > 1e-290);
+  return (HLOC_MATH_F64(fabs)(a / b) < 9007199254740992.0) & (HLOC_MATH_F64(fabs)(b) > 1e-290)
+      & (HLOC_MATH_F64(fabs)(b) < 0x1p1022); /* compilers multiply by reciprocals */
 }
 HLOC_FN double hloc_remainder_near_f64(double a, double b) {
   double size = HLOC_MATH_F64(fabs)(a), divisor = HLOC_MATH_F64(fabs)(b), whole = HLOC_MATH_F64(trunc)(size / divisor);

@@ -29,7 +29,6 @@ from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
-from hloc.targets.cpu.vector_loops.function_definitions import row_definitions
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_nests
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.functions import definitions
@@ -175,7 +174,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
             functions |= {function.name: function for function in tile_functions(kernel, name, machine)}
         else:
             own = _own(schedules, c_name(number, kernel.name))
-            unnamed = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine, schedules=own)), machine)
+            unnamed = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine, schedules=own)))
             name = printed.setdefault(unnamed.key, name)
             if name not in functions:
                 functions[name] = unnamed.function(name)
@@ -197,12 +196,10 @@ def loop_names(kernels: Sequence[Kernel | Tile], machine: Machine,
 
 
 class _Printed(NamedTuple):
-    """A kernel without its name. called: the functions that it alone calls; has_rows: some of them take rows; body:
-    its lines below the first."""
+    """A kernel without its name. called: the functions that it alone calls; body: its lines below the first."""
 
     kernel: Kernel
     wide: bool
-    has_rows: bool
     called: tuple[str, ...]
     body: tuple[str, ...]
     printer: RowPrinter
@@ -215,13 +212,12 @@ class _Printed(NamedTuple):
         headers, origin = self.printer.headers, self.kernel.origin
         first = signature(self.kernel, C, name, "HLOC_WIDE " * self.wide)
         return c_function(name, [*includes(headers), *self.called, *comment(origin), first, *self.body, ""],
-                          self.printer, headers=headers, origin=origin, wide=self.wide or self.has_rows)
+                          self.printer, headers=headers, origin=origin, wide=self.wide)
 
 
-def _printed(kernel: Kernel, machine: Machine) -> _Printed:
+def _printed(kernel: Kernel) -> _Printed:
     printer = RowPrinter(far_arrays(kernel.buffers, FAR_BYTES))
     body = tuple(kernel_body(kernel, printer))
-    rows = row_definitions(kernel.body, machine, printer)
     vectors = vector_definitions(kernel.body, printer)
-    called = (*vectors, *definitions(kernel.body, printer), *rows)
-    return _Printed(kernel, kernel.wide, bool(rows), called, body, printer)
+    called = (*vectors, *definitions(kernel.body, printer))
+    return _Printed(kernel, kernel.wide, called, body, printer)

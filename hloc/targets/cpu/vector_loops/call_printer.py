@@ -1,5 +1,5 @@
 """Prints loops as calls of library functions: transposing copies (transpose_calls.py), moves of small pixels
-(pixel_calls.py), and functions of rows (function_calls.py).
+(pixel_calls.py).
 
 In: a kernel's statements. Out: C text, and the headers to include for its calls.
 """
@@ -12,7 +12,6 @@ from typing import ClassVar
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Const, For, Let, Var
 from hloc.targets.cpu.program.interrupt_checks import InterruptCheck
-from hloc.targets.cpu.vector_loops.function_calls import function_call
 from hloc.targets.cpu.vector_loops.pixel_calls import FUNCTIONS as PIXELS
 from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
 from hloc.targets.cpu.vector_loops.streaming_store_calls import FUNCTION as STREAMING
@@ -35,7 +34,7 @@ class RowPrinter(StatementPrinter):
         self.numbers = count()
 
     def loop(self, s: For, indent: int) -> None:
-        call = function_call(s, self) or streaming_store_call(s, self.far, self)
+        call = streaming_store_call(s, self.far, self)
         calls = transpose_calls(s, self) if call is None else [call]
         for call in calls:
             self.line(indent, f"{self.call(*call)};")

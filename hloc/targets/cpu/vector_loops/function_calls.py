@@ -1,28 +1,21 @@
-"""Prints the loops that call a function for a row (function_outlining.py).
+"""Calls of long functions instead of inlining them, if a kernel has many outside of vectors.
 
-    for lane < n (SERIAL):  b[lane] = row_sin(a[lane])     ->      hloc_row_sin_f32(b, a, n);
+A C compiler takes 10 to 25 ms for each inlined function. Those of vectors are calls by targets/vectors.py.
 
-In: a loop. Out: the call, in C; the called functions are in function_definitions.py.
+In: a Kernel. Out: the kernel with calls (`called_sin`, targets/functions.py), if it has more than
+MOST_INLINED functions.
 """
 from __future__ import annotations
 
-from hloc.kernels.ir import SERIAL, Apply, For, Load, Store
-from hloc.targets.c_expressions import Call, ExpressionPrinter
-from hloc.targets.cpu.vector_loops.function_outlining import ROW
+from hloc.kernels.ir import Kernel
+from hloc.kernels.walks import with_all_expressions
+from hloc.machine import Machine
+from hloc.targets.functions import functions_in, with_calls
+from hloc.targets.vectors import MOST_INLINED
 
 
-def function_call(s: For, printer: ExpressionPrinter) -> Call | None:
-    """The call that replaces a loop; None for other loops."""
-    row = s.body[0] if len(s.body) == 1 and s.kind == SERIAL else None
-    if not isinstance(row, Store) or not isinstance(row.value, Apply) or not row.value.op.startswith(ROW):
-        return None
-    arguments = [a.buffer if isinstance(a, Load) else printer.expression(a) for a in row.value.arguments]
-    extent = printer.extent(s.extent)
-    return (name_of(row.value), row.buffer, *arguments, extent)
-
-
-def name_of(call: Apply) -> str:
-    """The name without hloc_, from the function and its argument types; a suffix marks the rows if some arguments are
-    not rows."""
-    kinds = "".join("r" if isinstance(a, Load) else "x" for a in call.arguments)
-    return f"{call.op}_{call.arguments[-1].type}" + (f"_{kinds}" if "x" in kinds else "")
+def function_calls(kernel: Kernel, machine: Machine) -> Kernel:
+    """The kernel with calls, if it has many functions."""
+    if functions_in(kernel.body) <= MOST_INLINED:
+        return kernel
+    return kernel._replace(body=with_all_expressions(kernel.body, with_calls))

@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from hloc.errors import ParseError
-from hloc.kernels.ir import INDEX, Apply, For, Kernel, Let, Local, Stmt
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import Along
+from hloc.kernels.ir import INDEX, Apply, Expr, For, Kernel, Let, Load, Local, Stmt
 from hloc.kernels.schedule.choice import Candidate, chosen, scheduled
 from hloc.kernels.schedule.file import Given
 from hloc.kernels.schedule.nest import Nest, Refused, most_iterations, nest_of
@@ -57,12 +59,20 @@ def nests(kernel: Kernel, machine: Machine) -> list[Nest]:
 
 def has_schedule(nest: Nest, machine: Machine) -> bool:
     """Whether a nest is worth a schedule: it reduces, converts by instructions that C compilers do not select, or
-    computes adjacent elements from adjacent ones. Compilers read others well; loops that only move elements are
-    copies, some of which are calls (call_printer.py)."""
+    computes adjacent elements from adjacent ones, or from some that compilers do not gather. They read others well;
+    loops that only move elements are copies, some of which are calls (call_printer.py)."""
     if nest.reduces or machine.arch == "x86_64" and converts(nest.loop):
         return True
-    return nest.is_adjacent and any(isinstance(e, Apply) and e.type != INDEX
-                                    for s in nest.loop.body for e in parts(expressions(s)))
+    everything = [e for s in nest.loop.body for e in parts(expressions(s))]
+    return any(isinstance(e, Apply) and e.type != INDEX for e in everything) and (
+        nest.is_adjacent or is_fetched(nest.loop, everything))
+
+
+def is_fetched(loop: For, everything: list[Expr]) -> bool:
+    """Whether elements of other than 32 bits are loaded from positions in data, which stops the compiler's vectors."""
+    along = Along(loop)
+    return any(isinstance(e, Load) and ELEMENT_TYPES[e.type].bits != 32 and along.step(e.position) is None
+               for e in everything)
 
 
 def converts(loop: For) -> bool:

@@ -19,7 +19,7 @@ from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
-from hloc.targets.cpu.vector_loops.function_outlining import function_outlining
+from hloc.targets.cpu.vector_loops.function_calls import function_calls
 from hloc.targets.cpu.vector_loops.load_speculation import load_speculation
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
@@ -40,12 +40,12 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     vector_width,
     specialization,
     ssa_conversion,
-    function_outlining,
     narrow_extrema,
     load_speculation,
-    call_fission,
     nan_check_elimination,
     loop_schedules,
+    call_fission,
+    function_calls,
     scalar_conversions,
     strided_integer_loads,
 )
@@ -58,12 +58,11 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (complex_copies, vector_width, "copies of complex numbers count as copies once they are of one number each"),
     (vector_width, specialization, "the length and the work of a loop are judged before it is cut"),
     (specialization, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
-    (ssa_conversion, function_outlining, "functions of rows are found in straight-line code"),
-    (function_outlining, call_fission, "loops of many functions are cut at each call, and need no other cut"),
+    (ssa_conversion, loop_schedules, "nests are straight-line code"),
     (load_speculation, loop_schedules, "lanes are loaded together once their loads are unconditional"),
     (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
-    (call_fission, loop_schedules, "functions without lanes are in loops of their own"),
-    (call_fission, nan_check_elimination, "roundings among functions are counted before some of them are marked"),
+    (loop_schedules, call_fission, "vectors have functions that C compilers do not vectorize in loops"),
+    (call_fission, function_calls, "functions that are called are no longer found"),
     (nan_check_elimination, loop_schedules, "roundings without a check are found among scalars"),
     (loop_schedules, scalar_conversions, "tails of vectors are single numbers"),
 )
