@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -11,21 +12,29 @@ import numpy as np
 import pytest
 from native import FLAGS, INCLUDE, once
 
+from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FEW_QUERIES
+from hloc.targets.cpu.plans.attention import Attention, AttentionChoices, Operand, plan_of_attention
 
 LONG, POINTER, INT, FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 PAIRS = 0                       # in the place of a number of queries
 WIDTHS = {"native": [], "32 bytes": ["-mno-avx512f"], "16 bytes": ["-march=x86-64"]}
+MOST_BYTES = {"native": 64, "32 bytes": 32, "16 bytes": 16}
 
 
 class Array(ctypes.Structure):
     _fields_ = [("at", POINTER), ("type", INT), ("row", LONG), ("column", LONG), ("batch", POINTER)]
 
 
+class Choices(ctypes.Structure):
+    _fields_ = [(name, INT if isinstance(default, bool) else LONG)
+                for name, default in AttentionChoices._field_defaults.items()]
+
+
 class Arguments(ctypes.Structure):
     _fields_ = [("dims", LONG), ("batch", POINTER), *[(n, LONG) for n in ("rows", "columns", "depth", "features")],
                 *[(n, Array) for n in ("q", "k", "v", "out")], ("score", POINTER), ("score_args", POINTER),
-                ("score_by_columns", INT), ("live", POINTER), ("masked", FLOAT)]
+                ("score_by_columns", INT), ("live", POINTER), ("masked", FLOAT), ("choices", Choices)]
 
 
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: width.replace(" ", "-"))
@@ -41,10 +50,26 @@ def entries(request):
         return folder / "attention.so"
     library = once("attention", flags, make)
     library.hloc_pool_start(2, 100)
-    library.of_pairs = getattr(library, "hloc_attention_pairs", None)
-    yield lambda rows: [library.of_pairs] if rows == PAIRS else [
-        library.hloc_attention, *([library.hloc_attention_few] if rows <= FEW_QUERIES else [])]
+    widest = Machine.host().vector_bytes
+    machine = dataclasses.replace(Machine.host(), cores=2, vector_bytes=min(widest, MOST_BYTES[request.param]))
+    of_kind = {"": library.hloc_attention, "few": library.hloc_attention_few,
+               "pairs": getattr(library, "hloc_attention_pairs", None)}
+
+    def planned(kind: str):
+        """The entry of a kind, to which a call adds its plan; None: the CPU has no such instructions."""
+        entry = of_kind[kind]
+        return entry and (lambda arguments: entry(ctypes.byref(with_plan(arguments, kind, machine))))
+    yield lambda rows: [planned("pairs")] if rows == PAIRS else [
+        planned(""), *([planned("few")] if rows <= FEW_QUERIES else [])]
     library.hloc_pool_stop()
+
+
+def with_plan(g: Arguments, kind: str, machine: Machine) -> Arguments:
+    """Of three batches."""
+    key, value = (Operand(("f32", "bf16")[x.type], x.row, x.column) for x in (g.k, g.v))
+    planned = Attention(kind, 3, g.rows, g.columns, g.depth, g.features, key, value)
+    g.choices = Choices(*plan_of_attention(planned, machine)[0])
+    return g
 
 
 def described(array: np.ndarray, keep: list) -> Array:
@@ -71,7 +96,7 @@ def test_against_numpy(entries, rows: int, columns: int, depth: int, features: i
         batch = (LONG * 1)(3)
         arguments = Arguments(1, ctypes.addressof(batch), rows, columns, depth, features,
                               *(described(a, keep) for a in (q, keys, values, out)))
-        assert library_kernel(ctypes.byref(arguments)) == 0
+        assert library_kernel(arguments) == 0
         np.testing.assert_allclose(out, want, rtol=0, atol=1e-5 * max(1.0, np.abs(want).max()))
 
 
@@ -96,5 +121,5 @@ def test_pairs(entries, rows: int, columns: int, depth: int, features: int) -> N
         batch = (LONG * 1)(3)
         arguments = Arguments(1, ctypes.addressof(batch), rows, columns, depth, features,
                               *(described(a, keep) for a in (q, k, values, out)))
-        assert library_kernel(ctypes.byref(arguments)) == 0
+        assert library_kernel(arguments) == 0
         np.testing.assert_allclose(out, want, rtol=0, atol=0.02)

@@ -14,6 +14,7 @@ from hloc.targets.cpu.plans.convolution import Choices, arguments
 from hloc.targets.cpu.plans.convolutions import plan_of_convolution
 from hloc.targets.cpu.plans.matmul import Constants, Product
 from hloc.targets.cpu.plans.matmul_choice import plan_of
+from hloc.targets.cpu.plans.sorts import groups_of
 
 LONG, POINTER, INT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
 LONG3 = LONG * 3
@@ -89,8 +90,25 @@ static inline void argsort_put(void* const* args, long row, long i, const argsor
 static inline hloc_u64 keysort_key(const argsort_element* e);
 #include "sort.h"
 static inline hloc_u64 keysort_key(const argsort_element* e) { return hloc_sort_key_f32(e->v0); }
-int sort_rows(int by_key, const float* x, float* values, int* places, long rows, long n) {
+#define HLOC_SORT piecesort
+#define HLOC_SORT_BY_PIECES 1
+#define piecesort_element argsort_element
+#define piecesort_less argsort_less
+#define piecesort_get argsort_get
+#define piecesort_put argsort_put
+#include "sort.h"
+#define HLOC_SORT keypiecesort
+#define HLOC_SORT_BY_PIECES 1
+#define HLOC_SORT_KEY_BITS 32
+#define keypiecesort_element argsort_element
+#define keypiecesort_less argsort_less
+#define keypiecesort_get argsort_get
+#define keypiecesort_put argsort_put
+#define keypiecesort_key keysort_key
+#include "sort.h"
+int sort_rows(int by_key, int by_pieces, const float* x, float* values, int* places, long rows, long n) {
   void* args[] = {(void*)x, values, places, (void*)n};
+  if (by_pieces) return by_key ? keypiecesort(args, rows, n) : piecesort(args, rows, n);
   return by_key ? keysort(args, rows, n) : argsort(args, rows, n);
 }
 
@@ -466,13 +484,14 @@ def test_convolution_epilogue(runtime):
 
 
 @pytest.mark.parametrize("by_key", [0, 1])
+@pytest.mark.parametrize("by_pieces", [0, 1])
 @pytest.mark.parametrize("rows,n", [(3, 1), (40, 37), (5, 5000), (1, 300000), (2, 70000)])
-def test_sort(runtime, by_key, rows, n):
+def test_sort(runtime, by_key, by_pieces, rows, n):
     rng = np.random.default_rng(8)
     x = rng.integers(-50, 50, (rows, n)).astype(np.float32)
     x[:, : n // 9] = rng.normal(size=(rows, n // 9))
     values, places = np.empty_like(x), np.empty((rows, n), np.int32)
-    assert runtime.sort_rows(by_key, pointer(x), pointer(values), pointer(places), LONG(rows), LONG(n)) == 0
+    assert runtime.sort_rows(by_key, by_pieces, pointer(x), pointer(values), pointer(places), LONG(rows), LONG(n)) == 0
     want = np.argsort(x + np.float32(0), axis=1, kind="stable")
     np.testing.assert_array_equal(places, want)
     np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))
@@ -496,7 +515,7 @@ def test_sort_keeps_the_total_order(runtime):
     x = np.array([[np.nan, 0.0, -0.0, -np.inf, np.inf, -1.0, -np.nan] * 20], np.float32)
     for by_key in (0, 1):
         values, places = np.empty_like(x), np.empty(x.shape, np.int32)
-        runtime.sort_rows(by_key, pointer(x), pointer(values), pointer(places), LONG(1), LONG(x.size))
+        runtime.sort_rows(by_key, int(x.size > 65536), pointer(x), pointer(values), pointer(places), LONG(1), LONG(x.size))
         want = np.repeat(np.array([-np.nan, -np.inf, -1.0, -0.0, 0.0, np.inf, np.nan], np.float32), 20)
         assert (np.signbit(values[0]) == np.signbit(want)).all()
         np.testing.assert_array_equal(values[0], want)
@@ -524,7 +543,8 @@ def test_turn(runtime, bits):
 def test_topk(runtime, n, k):
     x = np.random.default_rng(9).integers(-200, 200, (6, n)).astype(np.float32)
     values, places = np.empty((6, k), np.float32), np.empty((6, k), np.int32)
-    assert runtime.hloc_topk_f32(pointer(x), pointer(values), pointer(places), LONG(6), LONG(n), LONG(k), LONG(n)) == 0
+    assert runtime.hloc_topk_f32(pointer(x), pointer(values), pointer(places), LONG(6), LONG(n), LONG(k), LONG(n),
+                                 LONG(groups_of(n, k))) == 0
     want = np.argsort(-x, axis=1, kind="stable")[:, :k]
     np.testing.assert_array_equal(places, want)
     np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))

@@ -1,7 +1,4 @@
-"""The sizes from which a library kernel computes a matmul or a convolution; smaller ones are plain loops.
-
-Separate from the lowering, so that library kernels can be chosen, and compiled, before the lowering is imported.
-"""
+"""The sizes from which a library kernel computes a matmul or a convolution; smaller ones are plain loops."""
 from __future__ import annotations
 
 import math

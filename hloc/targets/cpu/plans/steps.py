@@ -2,9 +2,9 @@
 includes it.
 
 In: a Tile, or a host call that C makes (LAPACK). Out: a Scratch. The plan reserves its bytes in the arena for the
-duration of the step, and the driver passes them to the library kernel (hloc_give_room in runtime/pool.h). Sizes follow
-the library kernels line by line. If one is too small, the library kernel allocates, and hloc_unplanned_bytes counts it:
-tests check that.
+duration of the step, and the driver passes them to the library kernel (hloc_give_room in runtime/pool.h). Plans of
+matmuls, convolutions and attention hold them; those of other library kernels follow the C code. If one is too small,
+the library kernel allocates, and hloc_unplanned_bytes counts it: tests check that.
 
     scratch_of(tile, machine)                     Scratch(first=1 << 20, second=0, third=0, own=66_048, threads=4)
     scratch_of(tile, machine).bytes               what the plan reserves
@@ -14,23 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import isqrt, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FEW_QUERIES
 from hloc.targets.cpu.plans.slots import Scratch, aligned, busy_threads
 
-if TYPE_CHECKING:
-    from hloc.targets.cpu.tiles.sorts import Selection
-
-KEYS_OF_BLOCK, KEY_ROOM, MOST_PANELS = 140, 144, 4             # of runtime/attention*.[ch]
 LONGEST_KEPT, LONGEST_IN_LANES, PLAN_BYTES = 1 << 20, 1 << 16, 384             # of runtime/fft_lines.h
-SORT_CHUNK, LEAST_RADIX, FEW_SORTED = 65536, 64, 128                # of runtime/sort.h
-SORT_LANES, PLACE_BITS = 16, 9                                      # of runtime/sort_network.h
-FEWEST_GROUPS, SPARED, SHORTEST_GROUPED = 32, 200, 512              # of runtime/topk.c; the first of sort_select.h
 
 
 def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
@@ -67,57 +58,9 @@ def _triangular_solve(tile: Tile, machine: Machine) -> Scratch:
     return triangular_solve_scratch(tile, machine)
 
 
-# -- attention ---------------------------------------------------------------------------------------------------------
-
 def _attention(tile: Tile, machine: Machine) -> Scratch:
-    """runtime/attention.c and attention_thin.c."""
-    given = dict(tile.parameters)
-    rows, columns, depth, features = given["sizes"]
-    batches, lanes = prod(given["batches"]), machine.vector_bytes // 4
-    if 0 in (rows, columns, batches, depth + features):
-        return Scratch()
-    blocks = -(-columns // KEYS_OF_BLOCK)
-    block = (-(-columns // blocks) + 1) // 2 * 2
-    blocks = -(-columns // block)
-    k_stride, v_stride = _dense_stride(depth), _dense_stride(features)
-    wanted = 4 * machine.cores
-    if rows <= FEW_QUERIES:
-        splits = 1
-        if batches < wanted and columns * (depth + features) * rows * batches > 65536:
-            splits = min(-(-wanted // batches), blocks)
-        splits = -(-blocks // -(-blocks // splits))
-        partial = (-(-features // lanes) + 1) * lanes
-        own = FEW_QUERIES * (k_stride + KEY_ROOM) + block * (k_stride + v_stride)
-        grain = int(65536 * splits / (columns * (depth + features) * rows)) + 1
-        return Scratch.of(first=4 * batches * splits * rows * partial, own=4 * own,
-                          threads=busy_threads(batches * splits, grain, machine))
-    panel = 2 * lanes
-    panels = -(-rows // panel)
-    at_once = min(MOST_PANELS, panels)
-    while at_once > 1 and batches * -(-panels // at_once) < wanted:
-        at_once -= 1
-    k_room, v_room = (0 if _in_place(given[side], type) else _aligned16(block * stride) for side, type, stride in
-                      zip(("key", "value"), given["types"][1:], (k_stride, v_stride)))
-    from hloc.targets.cpu.tiles.scores import score_of
-    score = score_of(tile)
-    transposed = KEY_ROOM * panel if score and score.by_columns else 0
-    own = at_once * (depth + features + 3) * panel + KEYS_OF_BLOCK * panel + transposed + k_room + v_room
-    grain = int(4e5 / (at_once * panel * columns * (depth + features))) + 1
-    return Scratch.of(own=4 * (own + _aligned16(max(depth, features)) * panel),
-                      threads=busy_threads(batches * -(-panels // at_once), grain, machine))
-
-
-def _aligned16(floats: int) -> int:
-    return (floats + 15) // 16 * 16
-
-
-def _dense_stride(columns: int) -> int:
-    return _aligned16(columns) + (16 if _aligned16(columns) % 128 == 0 else 0)
-
-
-def _in_place(operand: tuple, type: str) -> bool:
-    _, row, column, _ = operand
-    return type == "f32" and column == 1 and row % 128 != 0
+    from hloc.targets.cpu.plans.attention import attention_scratch
+    return attention_scratch(tile, machine)
 
 
 # -- FFTs --------------------------------------------------------------------------------------------------------------
@@ -237,64 +180,13 @@ def _chirp_length(n: int) -> int:
 # -- sorts -------------------------------------------------------------------------------------------------------------
 
 def _sort(tile: Tile, machine: Machine) -> Scratch:
-    given = dict(tile.parameters)
-    types = [b.type for b in tile.buffers[:len(tile.buffers) - len(given["results"])]]
-    from hloc.targets.cpu.tiles.sorts import key_bits, selection
-    rows, length, bits = given["rows"], given["length"], key_bits(given["key"])
-    return _sorted(rows, length, types, bits, selection(given["results"], length, bits), machine)
+    from hloc.targets.cpu.plans.sorts import plan_of_sort
+    return plan_of_sort(tile, machine).scratch
 
 
 def _topk(tile: Tile, machine: Machine) -> Scratch:
-    given, types = dict(tile.parameters), [b.type for b in tile.buffers]
-    from hloc.targets.cpu.tiles.sorts import has_topk, topk_key_bits, topk_selection
-    if has_topk(tile):
-        k, length = max(1, min(given["k"], given["length"])), given["length"]
-        return Scratch.of(own=8 * (k + 1) + 4 * _groups(length, k),
-                          threads=busy_threads(given["rows"], 16384 // length + 1, machine))
-    return _sorted(given["rows"], given["length"], [types[0], types[2]], topk_key_bits(tile), topk_selection(tile),
-                   machine)
-
-
-def _groups(length: int, k: int) -> int:
-    """groups_of of runtime/topk.c."""
-    groups, doublings = 1 << (max(FEWEST_GROUPS, 4 * k) - 1).bit_length(), (-(-length // k) - 1).bit_length()
-    pays = length >= SHORTEST_GROUPED and SPARED * k * doublings > length
-    return groups if pays and 2 * groups <= length else 0
-
-
-def _sorted(rows: int, length: int, types: list[str], bits: int, selected: Selection | None,
-            machine: Machine) -> Scratch:
-    """runtime/sort*.h: elements of these types, keys of `bits` bits (0: no key)."""
-    from hloc.targets.cpu.tiles.sorts import goes_by_network
-    element = _struct((ELEMENT_TYPES[t].bytes, ELEMENT_TYPES[t].bytes // (2 if t in ("c64", "c128") else 1))
-                      for t in types)
-    word = next((w for w in (1, 2, 4) if bits <= 8 * w), 8)
-    size, keyed = element[0], _struct([(word, word), element])[0]
-    if selected:
-        candidates, groups = 3 * selected.kept // 2 + 64, max(FEWEST_GROUPS, (4 * selected.kept + 15) // 16 * 16)
-        own = aligned(length * word) + aligned(groups * word) + aligned(2 * candidates * size)
-        return Scratch.of(own=own + (2 * candidates * keyed if candidates > FEW_SORTED else 0),
-                          threads=busy_threads(rows, 16384 // length + 1, machine))
-    if goes_by_network(rows, length, bits):
-        block, key = length * SORT_LANES, 4 if bits + PLACE_BITS < 32 else 8
-        threads = busy_threads(-(-rows // SORT_LANES), 2048 // block + 1, machine)
-        return Scratch.of(own=aligned(block * key) + block * size, threads=threads)
-    counts = bits > 0 and length <= FEW_SORTED
-
-    def room(n: int) -> int:
-        return 2 * n * keyed if bits and not counts and n >= LEAST_RADIX else 0
-    if length > SORT_CHUNK and rows < machine.cores:
-        return Scratch.of(first=2 * length * size, own=room(SORT_CHUNK), threads=machine.cores)
-    threads = busy_threads(rows, 2048 // length + 1, machine)
-    return Scratch.of(own=aligned(2 * length * size) + room(length), threads=threads)
-
-
-def _struct(fields: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Size and alignment of a C struct, from the sizes and alignments of its fields."""
-    total, most = 0, 1
-    for size, alignment in fields:
-        total, most = -(-total // alignment) * alignment + size, max(most, alignment)
-    return -(-total // most) * most, most
+    from hloc.targets.cpu.plans.sorts import plan_of_topk
+    return plan_of_topk(tile, machine).scratch
 
 
 LIBRARY_KERNELS: dict[str, Callable[[Tile, Machine], Scratch]] = {

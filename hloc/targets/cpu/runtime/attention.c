@@ -13,7 +13,9 @@
 #define HLOC_ATTEND_PANELS 1
 #define HLOC_ATTEND_BLOCKS 2
 
-enum { HLOC_ATTENTION_MOST_PANELS = 4 };
+enum { HLOC_ATTENTION_MOST_PANELS = 4 }; /* of a task */
+
+static inline long attend_aligned(long floats) { return (floats + 15) / 16 * 16; }
 
 typedef struct { float *panels, *tile, *transposed, *k, *v, *room; } attend_scratch;
 typedef struct { int lanes; float *q, *out, *state; } attend_panel; /* [depth][lane], [feature][lane], soften's */
@@ -108,7 +110,7 @@ HLOC_OF_PARTS void hloc_attend_start(const hloc_attention_plan* plan, const atte
   long stride = g->q.row;
   const float* from = attend_in_memory(&g->q, at, &stride);
   if (!attend_is_dense(&g->q) || rows < panel.lanes) {
-    attend_load(&g->q, at, rows, depth, s->room, stride = hloc_attention_aligned(depth));
+    attend_load(&g->q, at, rows, depth, s->room, stride = attend_aligned(depth));
     __builtin_memset(s->room + rows * stride, 0, (panel.lanes - rows) * stride * sizeof(float));
     from = s->room;
   }
@@ -120,7 +122,7 @@ HLOC_OF_PARTS void hloc_attend_start(const hloc_attention_plan* plan, const atte
 HLOC_OF_PARTS void hloc_attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
                                       attend_panel panel) {
   const hloc_attention_args* g = &plan->g;
-  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), stride = hloc_attention_aligned(g->features);
+  const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), stride = attend_aligned(g->features);
   const long at = hloc_attention_base(g, &g->out, batch) + row * g->out.row;
   float share[HLOC_PANEL];
   for (int q = 0; q < panel.lanes; q++) share[q] = 1.0f / panel.state[HLOC_PANEL + q];
@@ -214,16 +216,11 @@ static attend_panel attend_panel_of(const hloc_attention_plan* plan, const atten
 }
 
 static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* s) {
-  const hloc_attention_args* g = &plan->g;
-  const long panels = plan->panels * attend_panel_size(g), tile = HLOC_KEYS * HLOC_PANEL;
-  const long transposed = g->score_by_columns ? HLOC_KEY_ROOM * HLOC_PANEL : 0;
-  const long k = plan->k_in_place ? 0 : hloc_attention_aligned(plan->block * plan->k_stride);
-  const long v = plan->v_in_place ? 0 : hloc_attention_aligned(plan->block * plan->v_stride);
-  const long room = hloc_attention_aligned(g->depth > g->features ? g->depth : g->features) * HLOC_PANEL;
-  float* memory = hloc_scratch(HLOC_OWN, (panels + tile + transposed + k + v + room) * sizeof(float));
+  const hloc_attention_choices* by = &plan->g.choices;
+  float* memory = hloc_scratch(HLOC_OWN, by->own);
   if (!memory) return 0;
-  s->panels = memory, s->tile = s->panels + panels, s->transposed = s->tile + tile;
-  s->k = s->transposed + transposed, s->v = s->k + k, s->room = s->v + v;
+  *s = (attend_scratch){.panels = memory, .tile = memory + by->at_tile, .transposed = memory + by->at_transposed,
+                        .k = memory + by->at_k, .v = memory + by->at_v, .room = memory + by->at_room};
   return 1;
 }
 
@@ -285,14 +282,14 @@ static void attend_block(const hloc_attention_plan* plan, const attend_scratch* 
     if (wanted[p]) any = 1, weightless &= second && attend_weightless(plan, attend_panel_of(plan, s, p, row));
   }
   if (!any) return;
-  long k_stride = plan->k_stride, v_stride = plan->v_stride;
+  long k_stride = plan->g.choices.k_stride, v_stride = plan->g.choices.v_stride;
   const long k_base = hloc_attention_base(g, &g->k, at.batch), v_base = hloc_attention_base(g, &g->v, at.batch);
   const float *v = s->v, *k = s->k;
   const long v_at = v_base + at.column * g->v.row, k_at = k_base + at.column * g->k.row;
-  if (plan->v_in_place) v = attend_in_memory(&g->v, v_at, &v_stride);
+  if (plan->g.choices.v_in_place) v = attend_in_memory(&g->v, v_at, &v_stride);
   else attend_load_values(&g->v, v_at, at.n, g->features, s->v, v_stride);
   if (weightless && attend_finite(v, v_stride, at.n, g->features)) return;
-  if (!second && plan->k_in_place) k = attend_in_memory(&g->k, k_at, &k_stride);
+  if (!second && plan->g.choices.k_in_place) k = attend_in_memory(&g->k, k_at, &k_stride);
   else if (!second) attend_load(&g->k, k_at, at.n, attend_depth(g), s->k, k_stride);
   for (long p = 0; p < count; p++, at.row += HLOC_PANEL) {
     const attend_panel panel = attend_panel_of(plan, s, p, at.row);
@@ -306,8 +303,8 @@ static void attend_run_panels(const hloc_attention_plan* plan, const attend_scra
   for (long p = 0, row = first * HLOC_PANEL; p < count; p++, row += HLOC_PANEL)
     hloc_attend_start(plan, s, batch, row, attend_panel_of(plan, s, p, row));
   for (int second = 0; second <= (g->live != NULL); second++)
-    for (long j = 0; j < g->columns; j += plan->block) {
-      const attend_place at = {batch, first * HLOC_PANEL, j, hloc_smaller(plan->block, g->columns - j)};
+    for (long j = 0; j < g->columns; j += plan->g.choices.block) {
+      const attend_place at = {batch, first * HLOC_PANEL, j, hloc_smaller(plan->g.choices.block, g->columns - j)};
       attend_block(plan, s, at, count, second);
     }
   for (long p = 0, row = first * HLOC_PANEL; p < count; p++, row += HLOC_PANEL)
@@ -323,25 +320,16 @@ static void attend_run_tasks(void* const* args, long begin, long end) {
     return;
   }
   for (long t = begin; t < end; t++) {
-    const long first = t % plan->tasks_of_batch * plan->panels;
-    attend_run_panels(plan, &s, t / plan->tasks_of_batch, first, hloc_smaller(plan->panels, panels - first));
+    const long first = t % plan->tasks_of_batch * plan->g.choices.panels;
+    attend_run_panels(plan, &s, t / plan->tasks_of_batch, first, hloc_smaller(plan->g.choices.panels, panels - first));
   }
-}
-
-/* Whether keys or values are read in place: their rows do not all fall into the same cache sets. */
-static int attend_in_place(const hloc_attention_array* x) {
-  return attend_is_dense(x) && x->row % (128 * ATTEND_KEYS) != 0;
 }
 
 int hloc_attention(const hloc_attention_args* g) {
   hloc_attention_plan plan = hloc_attention_plan_of(g);
-  plan.k_in_place = attend_in_place(&g->k), plan.v_in_place = ATTEND_KEYS == 1 && attend_in_place(&g->v);
-  const long panels = (g->rows + HLOC_PANEL - 1) / HLOC_PANEL, wanted = 4 * hloc_pool_threads();
-  plan.panels = hloc_smaller(HLOC_ATTENTION_MOST_PANELS, panels);
-  while (plan.panels > 1 && plan.batches * ((panels + plan.panels - 1) / plan.panels) < wanted) plan.panels--;
-  plan.tasks_of_batch = (panels + plan.panels - 1) / plan.panels;
-  const double work = (double)plan.panels * HLOC_PANEL * g->columns * (g->depth + g->features);
-  hloc_parallel(attend_run_tasks, (void* const*)&plan, plan.batches * plan.tasks_of_batch, (long)(4e5 / work) + 1);
+  const long panels = (g->rows + HLOC_PANEL - 1) / HLOC_PANEL;
+  plan.tasks_of_batch = (panels + g->choices.panels - 1) / g->choices.panels;
+  hloc_parallel(attend_run_tasks, (void* const*)&plan, plan.batches * plan.tasks_of_batch, g->choices.grain);
   return __atomic_load_n(&plan.failed, __ATOMIC_RELAXED);
 }
 #endif

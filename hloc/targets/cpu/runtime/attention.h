@@ -35,6 +35,13 @@ typedef struct {
   const long* batch;
 } hloc_attention_array;
 
+/* How it is computed: decided by hloc/targets/cpu/plans/attention.py, which says what each field means. */
+typedef struct {
+  int k_in_place, v_in_place;
+  long block, k_stride, v_stride, panels, blocks_of_split, grain;
+  long first, own, at_tile, at_transposed, at_k, at_v, at_room;
+} hloc_attention_choices;
+
 typedef struct {
   long dims;
   const long* batch;
@@ -45,6 +52,7 @@ typedef struct {
   int score_by_columns;
   int (*live)(void* const* args, long batch, long row, long column, long rows, long columns);
   float masked;
+  hloc_attention_choices choices;
 } hloc_attention_args;
 
 int hloc_attention(const hloc_attention_args* args);

@@ -27,29 +27,17 @@ enum { HLOC_PANEL = 2 * HLOC_LANES32, HLOC_KEYS = 140, HLOC_KEY_ROOM = 144, HLOC
 typedef struct {
   hloc_attention_args g;
   long batches;
-  long block, blocks;     /* keys of a block, at most HLOC_KEYS */
-  int k_in_place, v_in_place;
-  long k_stride, v_stride; /* between the keys of a dense block */
   int failed;
-  long panels, tasks_of_batch;          /* of attention.c */
-  long splits, blocks_of_split;         /* of attention_thin.c */
+  long tasks_of_batch;          /* of attention.c */
+  long splits;                  /* of attention_thin.c */
   float* partial;
 } hloc_attention_plan;
 
 HLOC_INLINE long hloc_smaller(long a, long b) { return a < b ? a : b; }
 
-HLOC_INLINE long hloc_attention_aligned(long floats) { return (floats + 15) / 16 * 16; }
-static inline long hloc_attention_dense_stride(long columns) {
-  return hloc_attention_aligned(columns) + (hloc_attention_aligned(columns) % 128 == 0) * 16;
-}
-/* The common part of a plan; keys and values are to be copied into dense blocks. */
 static inline hloc_attention_plan hloc_attention_plan_of(const hloc_attention_args* g) {
   hloc_attention_plan plan = {.g = *g, .batches = 1};
   for (long d = 0; d < g->dims; d++) plan.batches *= g->batch[d];
-  plan.blocks = (g->columns + HLOC_KEYS - 1) / HLOC_KEYS;
-  plan.block = ((g->columns + plan.blocks - 1) / plan.blocks + 1) / 2 * 2;
-  plan.blocks = (g->columns + plan.block - 1) / plan.block;
-  plan.k_stride = hloc_attention_dense_stride(g->depth), plan.v_stride = hloc_attention_dense_stride(g->features);
   return plan;
 }
 

@@ -111,32 +111,33 @@ static float* few_partial_of(const hloc_attention_plan* plan, long task, long ro
 
 static void few_run_part(const hloc_attention_plan* plan, long task, float* memory) {
   const hloc_attention_args* g = &plan->g;
+  const hloc_attention_choices* by = &g->choices;
   const long batch = task / plan->splits, part = task % plan->splits;
-  const long j0 = part * plan->blocks_of_split * plan->block;
-  const long j1 = hloc_smaller(g->columns, j0 + plan->blocks_of_split * plan->block);
+  const long j0 = part * by->blocks_of_split * by->block;
+  const long j1 = hloc_smaller(g->columns, j0 + by->blocks_of_split * by->block);
   const long k_base = hloc_attention_base(g, &g->k, batch), v_base = hloc_attention_base(g, &g->v, batch);
-  float *q = memory, *scores = q + HLOC_FEW * plan->k_stride, *k_room = scores + HLOC_FEW * HLOC_KEY_ROOM;
-  float *v_room = k_room + plan->block * plan->k_stride, *out[HLOC_FEW], scale[HLOC_FEW];
-  __builtin_memset(q, 0, HLOC_FEW * plan->k_stride * sizeof(float));
-  if (!plan->k_in_place) __builtin_memset(k_room, 0, plan->block * plan->k_stride * sizeof(float));
-  hloc_attention_load(&g->q, hloc_attention_base(g, &g->q, batch), g->rows, g->depth, q, plan->k_stride);
+  float *q = memory, *scores = q + HLOC_FEW * by->k_stride, *k_room = scores + HLOC_FEW * HLOC_KEY_ROOM;
+  float *v_room = k_room + by->block * by->k_stride, *out[HLOC_FEW], scale[HLOC_FEW];
+  __builtin_memset(q, 0, HLOC_FEW * by->k_stride * sizeof(float));
+  if (!by->k_in_place) __builtin_memset(k_room, 0, by->block * by->k_stride * sizeof(float));
+  hloc_attention_load(&g->q, hloc_attention_base(g, &g->q, batch), g->rows, g->depth, q, by->k_stride);
   for (long i = 0; i < g->rows; i++) {
     out[i] = few_partial_of(plan, task, i);
     __builtin_memset(out[i], 0, few_partial_size(g) * sizeof(float));
     out[i][few_vectors(g->features)] = -HLOC_INF_F32;
   }
   const long state = few_vectors(g->features);
-  for (long j = j0; j < j1; j += plan->block) {
-    const long n = hloc_smaller(plan->block, j1 - j);
-    long k_stride = plan->k_stride, v_stride = plan->v_stride;
+  for (long j = j0; j < j1; j += by->block) {
+    const long n = hloc_smaller(by->block, j1 - j);
+    long k_stride = by->k_stride, v_stride = by->v_stride;
     if (g->live && !g->live(g->score_args, batch, 0, j, g->rows, n)) {
       for (long e = 0; e < g->rows * HLOC_KEY_ROOM; e++) scores[e] = g->masked;
     } else {
-      const float* k = hloc_attention_block(&g->k, plan->k_in_place, k_base, j, n, g->depth, k_room, &k_stride);
-      hloc_few_dots(g->rows, q, plan->k_stride, k, k_stride, g->depth, n, scores);
+      const float* k = hloc_attention_block(&g->k, by->k_in_place, k_base, j, n, g->depth, k_room, &k_stride);
+      hloc_few_dots(g->rows, q, by->k_stride, k, k_stride, g->depth, n, scores);
       if (g->score) g->score(g->score_args, batch, 0, j, g->rows, n, scores, HLOC_KEY_ROOM, 1);
     }
-    const float* v = hloc_attention_block(&g->v, plan->v_in_place, v_base, j, n, g->features, v_room, &v_stride);
+    const float* v = hloc_attention_block(&g->v, by->v_in_place, v_base, j, n, g->features, v_room, &v_stride);
     for (long i = 0; i < g->rows; i++) scale[i] = few_soften(scores + i * HLOC_KEY_ROOM, n, out[i] + state);
     hloc_few_weigh(g->rows, scores, v, v_stride, g->features, n, scale, out);
   }
@@ -144,8 +145,7 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
 
 static void few_run_parts(void* const* args, long begin, long end) {
   hloc_attention_plan* plan = (hloc_attention_plan*)args;
-  const long size = HLOC_FEW * (plan->k_stride + HLOC_KEY_ROOM) + plan->block * (plan->k_stride + plan->v_stride);
-  float* memory = hloc_scratch(HLOC_OWN, size * sizeof(float));
+  float* memory = hloc_scratch(HLOC_OWN, plan->g.choices.own);
   if (!memory) __atomic_store_n(&plan->failed, 1, __ATOMIC_RELAXED);
   for (long t = begin; memory && t < end; t++) few_run_part(plan, t, memory);
 }
@@ -184,19 +184,12 @@ static void few_finish(void* const* args, long begin, long end) {
 
 int hloc_attention_few(const hloc_attention_args* g) {
   hloc_attention_plan whole = hloc_attention_plan_of(g), *const plan = &whole;
-  const double work = (double)g->columns * (g->depth + g->features) * g->rows;
-  const long wanted = 4 * hloc_pool_threads();
-  plan->k_in_place = g->k.type == HLOC_ATTENTION_F32 && g->k.column == 1 && g->depth % HLOC_LANES32 == 0;
-  plan->v_in_place = g->v.type == HLOC_ATTENTION_F32 && g->v.column == 1 && g->features % HLOC_LANES32 == 0;
-  plan->splits = 1;
-  if (plan->batches < wanted && work * plan->batches > 65536)
-    plan->splits = hloc_smaller((wanted + plan->batches - 1) / plan->batches, plan->blocks);
-  plan->blocks_of_split = (plan->blocks + plan->splits - 1) / plan->splits;
-  plan->splits = (plan->blocks + plan->blocks_of_split - 1) / plan->blocks_of_split;
-  const long tasks = plan->batches * plan->splits;
-  plan->partial = hloc_scratch(HLOC_FIRST, tasks * g->rows * few_partial_size(g) * sizeof(float));
+  const hloc_attention_choices* by = &g->choices;
+  const long of_split = by->block * by->blocks_of_split;
+  plan->splits = (g->columns + of_split - 1) / of_split;
+  plan->partial = hloc_scratch(HLOC_FIRST, by->first);
   if (!plan->partial) return 1;
-  hloc_parallel(few_run_parts, (void* const*)plan, tasks, (long)(65536 * plan->splits / work) + 1);
+  hloc_parallel(few_run_parts, (void* const*)plan, plan->batches * plan->splits, by->grain);
   hloc_parallel(few_finish, (void* const*)plan, plan->batches * g->rows, 65536 / (g->features * plan->splits) + 1);
   return __atomic_load_n(&plan->failed, __ATOMIC_RELAXED);
 }

@@ -26,6 +26,7 @@
 
 typedef struct { void* const* args; long n, row, pieces, run; ELEMENT *from, *to; int failed; } N(_work);
 
+#if !HLOC_SORT_BY_PIECES
 static void N(_sort_rows)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
   const size_t elements = (2 * w->n * sizeof(ELEMENT) + 63) / 64 * 64;
@@ -40,8 +41,9 @@ static void N(_sort_rows)(void* const* work, long begin, long end) {
     for (long i = 0; i < w->n; i++) N(_put)(w->args, row, i, data + i);
   }
 }
+#endif
 
-#if HLOC_SORT_LENGTH > HLOC_SORT_CHUNK
+#if HLOC_SORT_BY_PIECES
 /* One long row: pieces are sorted in parallel, then merged pairwise; every merge is divided into equal parts. */
 static void N(_sort_pieces)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
@@ -113,15 +115,14 @@ static int N(_sort_long_row)(N(_work)* w) {
 static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long n) {
   N(_work) w = {.args = args, .n = n, .pieces = (n + HLOC_SORT_CHUNK - 1) / HLOC_SORT_CHUNK};
   if (rows <= 0 || n <= 0) return 0;
-#if HLOC_SORT_LENGTH > HLOC_SORT_CHUNK
-  if (rows < hloc_pool_threads() && w.pieces > 1) {
-    for (w.row = 0; w.row < rows; w.row++)
-      if (N(_sort_long_row)(&w)) return 1;
-    return 0;
-  }
-#endif
+#if HLOC_SORT_BY_PIECES
+  for (w.row = 0; w.row < rows; w.row++)
+    if (N(_sort_long_row)(&w)) return 1;
+  return 0;
+#else
   hloc_parallel(N(_sort_rows), (void* const*)&w, rows, 2048 / n + 1);
   return w.failed;
+#endif
 }
 
 #include "sort_end.h"

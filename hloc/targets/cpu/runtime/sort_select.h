@@ -2,9 +2,10 @@
  * candidates are sorted.
  *
  * In: what sort.h says, with HLOC_SORT_KEY_BITS; HLOC_SORT_KEPT, the number of elements selected of each row (at most
- * an eighth of it), and HLOC_SORT_FROM_END, 0 for the first ones, 1 for the last ones.
+ * an eighth of it), and HLOC_SORT_FROM_END, 0 for the first ones, 1 for the last ones; HLOC_SORT_GROUPS of a row, and
+ * HLOC_SORT_CANDIDATES, the most that are sorted (hloc/targets/cpu/plans/sorts.py).
  * Out: static int N(void* const* args, long rows, long n), as there, but N_put is called only for the selected
- * elements. It undefines the same, and these two.
+ * elements. It undefines the same, and these.
  *
  * Ranks are keys, complemented for last elements: those with the lowest ranks are selected. Element i is in group
  * i % groups. At least k elements, and few more, do not exceed the k-th of the groups' lowest ranks: these are the
@@ -13,19 +14,17 @@
  */
 #ifndef HLOC_SORT_SELECT_H
 #define HLOC_SORT_SELECT_H
-#define HLOC_SORT_FEWEST_GROUPS 32
 #define HLOC_SORT_BLOCK 64
 #endif
 
 #undef HLOC_SORT_LENGTH
-#define HLOC_SORT_LENGTH (3 * HLOC_SORT_KEPT / 2 + 64) /* the most candidates */
+#define HLOC_SORT_LENGTH HLOC_SORT_CANDIDATES
 #include "sort_piece.h"
 
 enum {
   N(_KEPT) = HLOC_SORT_KEPT,
   N(_ROOM) = HLOC_SORT_LENGTH,
-  N(_GROUPS) = 4 * HLOC_SORT_KEPT > HLOC_SORT_FEWEST_GROUPS ? (4 * HLOC_SORT_KEPT + 15) / 16 * 16
-                                                            : HLOC_SORT_FEWEST_GROUPS
+  N(_GROUPS) = HLOC_SORT_GROUPS
 };
 
 static inline N(_word) N(_rank)(void* const* args, long row, long i) {
@@ -164,4 +163,6 @@ static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long 
 
 #undef HLOC_SORT_KEPT
 #undef HLOC_SORT_FROM_END
+#undef HLOC_SORT_GROUPS
+#undef HLOC_SORT_CANDIDATES
 #include "sort_end.h"

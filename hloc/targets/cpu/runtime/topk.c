@@ -4,7 +4,7 @@
 #include "base.h"
 #include "pool.h"
 
-typedef struct { const float* x; float* values; int* places; long n, k, row_stride; int failed; } work;
+typedef struct { const float* x; float* values; int* places; long n, k, row_stride, groups; int failed; } work;
 typedef struct { hloc_u32 key; hloc_s32 place; } entry;
 
 static inline hloc_u32 key_of(float x) {
@@ -30,16 +30,6 @@ static void sift_down(entry* heap, long count, long at) {
 }
 
 enum { SHORTEST = 512 }; /* shortest row for other algorithms than a linear scan */
-
-/* The number of groups of a row, whose largest values are stored after the heap; 0 if the row is too short, or so long
- * that a second pass takes more time than it saves: a few values for each of k doublings of n / k. */
-static long groups_of(long n, long k) {
-  enum { FEWEST = 32, SPARED = 200 };
-  long groups = FEWEST, doublings = 0;
-  while (groups < 4 * k) groups *= 2;
-  while (k << doublings < n) doublings++;
-  return n >= SHORTEST && 2 * groups <= n && SPARED * k * doublings > n ? groups : 0;
-}
 
 /* Inserts values whose keys are greater than the smallest one's, from the few parts of a block that have such. */
 static void take_in(const float* x, long begin, long n, entry* heap, long k) {
@@ -90,7 +80,7 @@ static hloc_u32 reached_key(const float* x, long n, entry* heap, long k, hloc_u3
 }
 
 static void one_row(const work* w, const float* x, float* values, int* places, entry* heap) {
-  const long k = w->k, groups = groups_of(w->n, k);
+  const long k = w->k, groups = w->groups;
   const hloc_u32 reached = groups ? reached_key(x, w->n, heap, k, (hloc_u32*)(heap + k + 1), groups) : 0;
   if (reached) { /* all of these are removed again */
     for (long j = 0; j < k; j++) heap[j] = (entry){reached - 1, (hloc_s32)w->n};
@@ -136,7 +126,7 @@ static void first_of_short_row(const work* w, const float* x, float* values, int
 
 static void some_rows(void* const* args, long begin, long end) {
   work* w = (work*)args;
-  const size_t groups = groups_of(w->n, w->k) * sizeof(hloc_u32);
+  const size_t groups = w->groups * sizeof(hloc_u32);
   entry* heap = hloc_scratch(HLOC_OWN, (w->k + 1) * sizeof *heap + groups);
   if (!heap) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
@@ -152,8 +142,9 @@ static void some_rows(void* const* args, long begin, long end) {
   }
 }
 
-int hloc_topk_f32(const float* x, float* values, int* places, long rows, long n, long k, long row_stride) {
-  work w = {x, values, places, n, k < n ? k : n, row_stride, 0};
+int hloc_topk_f32(const float* x, float* values, int* places, long rows, long n, long k, long row_stride,
+                  long groups) {
+  work w = {x, values, places, n, k < n ? k : n, row_stride, groups, 0};
   if (rows <= 0 || w.k <= 0) return 0;
   hloc_parallel(some_rows, (void* const*)&w, rows, 16384 / n + 1);
   return w.failed;

@@ -8,45 +8,33 @@ elements of rows are selected without sorting the rest (runtime/sort_select.h).
 """
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Expr, Tile, Var
 from hloc.kernels.scalars import computation_type, is_narrow, widen
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
+from hloc.targets.cpu.plans.sorts import SortPlan, has_topk, is_keyed, plan_of_sort, plan_of_topk, unused_bits
 from hloc.targets.cpu.tiles.library_calls import library_function
 from hloc.targets.printer import C, StatementPrinter, comment
-
-KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
-FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: with half of its lanes, or all
-SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # at most one element in 8 is selected, of longer rows
-
-
-class Selection(NamedTuple):
-    """The number of elements that are used of each sorted row, at its start or at its end."""
-
-    kept: int
-    from_end: bool
 
 
 def sort(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/sort.h; parameters as in hloc/kernels/library_kernels/sort.py."""
     given = dict(tile.parameters)
-    results, bits = given["results"], key_bits(given["key"])
+    results, plan = given["results"], plan_of_sort(tile, machine)
     types = [b.type for b in tile.buffers[:len(tile.buffers) - len(results)]]
     rows, length, stride = given["rows"], given["length"], given["stride"]
     place = _place(length, stride, "i")
     get = [f"out->v{n} = ((const {c_type(t)} *)buffers[{n}])[at];" for n, t in enumerate(types)]
     put = [_put(n, result, types, length, stride) for n, result in enumerate(results, len(types))]
-    s, printer, selected = f"{name}_sort", StatementPrinter(C), selection(results, length, bits)
+    s, printer = f"{name}_sort", StatementPrinter(C)
     key = _function_key(s, given["key"], printer)
-    headers = [*["sort_keys.h"] * bool(key), _header(rows, length, bits, selected)]
+    headers = [*["sort_keys.h"] * bool(key), plan.header]
     return c_function(name, [
         *comment(tile.origin), _element(s, types), _less(s, tile, types, printer), *key,
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
-        *_instance(name, s, rows, length, headers[-1], selected)], printer, headers=headers, origin=tile.origin)
+        *_instance(name, s, rows, length, plan)], printer, headers=headers, origin=tile.origin)
 
 
 def _place(length: int, stride: int, element: str) -> str:
@@ -66,22 +54,13 @@ def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: in
     return f"if (i >= {first} && i < {last}) {array}[{place}] = e->v{operand};"
 
 
-def selection(results: tuple, length: int, bits: int) -> Selection | None:
-    """The selection that computes these results of a sort, or None. bits: of the key, 0 without a key."""
-    if not bits or length <= SHORTEST_SELECTED:
-        return None
-    from_start, from_end = max(last for *_, last in results), length - min(first for _, first, _ in results)
-    kept = min(from_start, from_end)
-    return Selection(kept, from_end < from_start) if 0 < SELECTED_OF * kept <= length else None
-
-
 def topk(tile: Tile, name: str, machine: Machine) -> CFunction:
     """runtime/topk.h for f32; for everything else a keyed sort of (value, position) that writes the first k."""
     given = dict(tile.parameters)
     rows, length, k, largest = (given[key] for key in ("rows", "length", "k", "largest"))
-    type, positions = tile.buffers[0].type, tile.buffers[2].type
+    type, positions, plan = tile.buffers[0].type, tile.buffers[2].type, plan_of_topk(tile, machine)
     if has_topk(tile):
-        arrays, sizes = (f"buffers[{n}]" for n in range(3)), map(str, (rows, length, k, length))
+        arrays, sizes = (f"buffers[{n}]" for n in range(3)), map(str, (rows, length, k, length, plan.groups))
         return library_function(tile, name, "topk.h", [], ("topk_f32", *arrays, *sizes))
     s, t, p = f"{name}_sort", c_type(type), c_type(positions)
     get = [f"out->v0 = ((const {t} *)buffers[0])[at];", f"out->v1 = ({p})i;"]
@@ -90,51 +69,12 @@ def topk(tile: Tile, name: str, machine: Machine) -> CFunction:
     order = ("descending" if largest else "ascending") + " total"
     less = (f"static inline int {s}_less(const {s}_element *a, const {s}_element *b) "
             f"{{ return {s}_key(a) < {s}_key(b); }}")
-    printer, selected = StatementPrinter(C), topk_selection(tile)
-    headers = ["sort_keys.h", _header(rows, length, topk_key_bits(tile), selected)]
+    printer, headers = StatementPrinter(C), ["sort_keys.h", plan.header]
     return c_function(name, [
         *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order, printer), less,
         _access(s, "get", "element *out", f"row * {length}L + i", get),
         _access(s, "put", "element *e", f"row * {length}L + i", put),
-        *_instance(name, s, rows, length, headers[-1], selected)], printer, headers=headers, origin=tile.origin)
-
-
-def topk_selection(tile: Tile) -> Selection | None:
-    """The selection for a top-k that runtime/topk.h does not compute."""
-    given = dict(tile.parameters)
-    return selection(((0, 0, given["k"]),), given["length"], topk_key_bits(tile))
-
-
-def has_topk(tile: Tile) -> bool:
-    """Whether runtime/topk.h computes it."""
-    return tile.buffers[0].type == "f32" and dict(tile.parameters)["largest"] and tile.buffers[2].type == "s32"
-
-
-def topk_key_bits(tile: Tile) -> int:
-    """Bits of the sort key of a top-k that runtime/topk.h does not compute."""
-    type = tile.buffers[0].type
-    return 16 if type == "bf16" else ELEMENT_TYPES[computation_type(type)].bits
-
-
-def key_bits(key: tuple) -> int:
-    """Bits of the key of a sort; 0 without a key. `key`: see hloc/kernels/library_kernels/sort.py."""
-    if not _is_keyed(key):
-        return 0
-    return ELEMENT_TYPES[key[4].type].bits - _unused_bits(key)
-
-
-def goes_by_network(rows: int, length: int, bits: int) -> bool:
-    """Whether a sorting network sorts many rows at a time (runtime/sort_network.h). bits: of the key, 0 without one."""
-    fewest = FEWEST_ROWS if length <= SHORT_ROW else 2 * FEWEST_ROWS
-    return rows >= fewest and 1 < length <= LONGEST_ROW and 0 < bits <= 32
-
-
-def _is_keyed(key: tuple) -> bool:
-    return bool(key) and key[2] in KEYED and key[4].type in KEYED
-
-
-def _unused_bits(key: tuple) -> int:
-    return 16 if key[2] == "bf16" and key[5] else 0
+        *_instance(name, s, rows, length, plan)], printer, headers=headers, origin=tile.origin)
 
 
 def _element(s: str, types: list[str]) -> str:
@@ -154,12 +94,12 @@ def _less(s: str, tile: Tile, types: list[str], printer: StatementPrinter) -> st
 
 def _function_key(s: str, key: tuple, printer: StatementPrinter) -> list[str]:
     """The key of the radix sort, or nothing if the comparator must be called."""
-    if not _is_keyed(key):
+    if not is_keyed(key):
         return []
     order, name, type, statements, result, _ = key
     field = f"const {c_type(type)} {name} = e->v{name.removeprefix('value')};"
     body = "\n".join([f"  {field}", printer.block(statements, 1)])
-    return _key_function(s, order, body, printer.expression(result), result.type, _unused_bits(key), printer)
+    return _key_function(s, order, body, printer.expression(result), result.type, unused_bits(key), printer)
 
 
 def _key(s: str, type: str, order: str, printer: StatementPrinter) -> list[str]:
@@ -193,15 +133,9 @@ def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> st
         f"  const long at = {place};", *(f"  {line}" for line in lines), "}"])
 
 
-def _header(rows: int, length: int, bits: int, selected: Selection | None) -> str:
-    """The file of runtime/ that sorts. bits: of the key, 0 without one."""
-    return "sort_select.h" if selected else "sort_network.h" if goes_by_network(rows, length, bits) else "sort.h"
-
-
-def _instance(name: str, s: str, rows: int, length: int, header: str, selected: Selection | None) -> list[str]:
-    wanted = [f"#define HLOC_SORT_KEPT {selected.kept}", f"#define HLOC_SORT_FROM_END {int(selected.from_end)}"] \
-        if selected else []
-    return [f"#define HLOC_SORT {s}", f"#define HLOC_SORT_LENGTH {length}", *wanted, *includes([header]),
+def _instance(name: str, s: str, rows: int, length: int, plan: SortPlan) -> list[str]:
+    macros = [f"#define HLOC_SORT_{macro} {int(value)}" for macro, value in plan.macros.items()]
+    return [f"#define HLOC_SORT {s}", *macros, *includes([plan.header]),
             "extern _Thread_local int hloc_out_of_memory;", f"void {name}(void *const *buffers) {{",
             f"  if ({s}(buffers, {rows}, {length})) hloc_out_of_memory = 1;", "}", ""]
 

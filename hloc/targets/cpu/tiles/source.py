@@ -15,7 +15,8 @@ from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.building.library_kernels import attention_kind, generic_conv
+from hloc.targets.cpu.building.library_kernels import generic_conv
+from hloc.targets.cpu.plans.attention import attention_of, plan_of_attention
 from hloc.targets.cpu.plans.convolutions import plan_of_tile
 from hloc.targets.cpu.plans.matmul import Product, product_of
 from hloc.targets.cpu.plans.matmul_choice import plan_of
@@ -127,7 +128,9 @@ def attention(tile: Tile, name: str, machine: Machine) -> CFunction:
         fields.update({letter: _operand(_address(number, type, offset), type, first, second, batch)})
     first, second, batch = given["result"]
     fields.update(out=_operand(f"buffers[{last}]", tile.buffers[last].type, first, second, batch))
-    score, entry = score_of(tile), "_".join(filter(None, ("attention", attention_kind(given, machine))))
+    planned = attention_of(tile, machine)
+    fields.update(choices=constants_text(plan_of_attention(planned, machine)[0]))
+    score, entry = score_of(tile), "_".join(filter(None, ("attention", planned.kind)))
     if score is None:
         return _function(tile, name, "attention.h", "", entry, _fields(**fields), None)
     fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
