@@ -88,14 +88,14 @@ def test_kernels_start_early(monkeypatch):
     x = np.random.default_rng(0).normal(size=(40, 40)).astype("f4") / 10
     monkeypatch.setattr(early_start, "L2_SHARE", 1)
     sources = sources_of(CHAIN, dataclasses.replace(H100, l2_bytes=16 << 10))       # which the program does not fit into
-    assert [k.early for k in sources.geometry] == [True] * 2
+    assert [k.early for k in sources.geometry] == [(), (0,)]
     assert [re.findall(r"hloc_prefetch\((.*)\)", text) for text in sources.kernels] == [["lhs, 6400L"], ["rhs, 6400L"]]
     for early, setting, version in ((1, "on", 13000), (0, "off", 13000), (0, "on", 12020)):
         monkeypatch.setenv("HLOC_CUDA_EARLY_START", setting)
         monkeypatch.setattr(driver.DEVICE, "driver", version)
         backend, before = backend_of(sources, checked=True), driver.GraphLibrary.early
         for n in range(3):
-            np.testing.assert_allclose(backend([x + n])[0], chained(x + n), atol=1e-5)
+            np.testing.assert_allclose(backend([x + n])[0], chained(x + n), atol=2e-4)
         assert driver.GraphLibrary.early - before == early
         backend.close()
     assert not any(k.early for k in sources_of(CHAIN, GPUS["a100"]).geometry)

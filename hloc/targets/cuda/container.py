@@ -40,7 +40,7 @@ from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 13
+MARK, VERSION = "hloc_container", 14
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
@@ -50,8 +50,8 @@ SELECTORS = {"pred": 1, "s32": 4}   # types that select a branch, and their byte
 class Geometry(NamedTuple):
     """The launch of a kernel: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about:
     the HLO that it computes, in one line, for messages. product: a call of cuBLASLt or cuDNN in place of the kernel.
-    maps: tensor maps of arguments, for the bulk copy engine; the kernel's last argument points to them. early: in a
-    graph it may start before the kernel before it has ended, and let the next one do so (early_start.py)."""
+    maps: tensor maps of arguments, for the bulk copy engine; the kernel's last argument points to them. early: numbers
+    of the kernels behind which it starts, in a graph, before they have ended (early_start.py)."""
 
     function: str
     grid: tuple[int, int, int]
@@ -60,7 +60,7 @@ class Geometry(NamedTuple):
     about: str = ""
     product: LtProduct | CudnnConvolution | None = None
     maps: tuple[TensorMap, ...] = ()
-    early: bool = False
+    early: tuple[int, ...] = ()
 
 
 class Container(NamedTuple):
@@ -93,7 +93,7 @@ def write(file: BinaryIO, image: bytes, program: Program | Container, geometry: 
     """Writes a container in the machine's byte order, which the element types record."""
     plan = {
         MARK: VERSION, "name": program.name, "arch": arch, "cuda": cuda, "precision": dict(precision),
-        "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps], int(g.early)]
+        "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps], list(g.early)]
                     for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
         "parameters": [value_to_json(v) for v in program.parameters],
@@ -153,7 +153,7 @@ def _geometry(row: list) -> Geometry:
     threads_x, threads_y, threads_z = map(int, block)
     start = Geometry(str(function), (x, y, z), (threads_x, threads_y, threads_z), int(shared), str(about),
                      _library_call(product) if product else None, tuple(TensorMap.from_json(m) for m in maps),
-                     bool(whole(early, 1)))
+                     tuple(whole(n, LARGEST_GRID[0]) for n in early))
     if min(start.grid + start.block) < 1 \
             or any(n > most for n, most in zip(start.grid + start.block, LARGEST_GRID + LARGEST_BLOCK)) \
             or math.prod(start.block) > MOST_THREADS or not 0 <= start.shared <= MOST_SHARED:

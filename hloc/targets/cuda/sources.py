@@ -14,7 +14,7 @@ from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, Whil
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.rounds import decided
-from hloc.targets.cuda.early_start import fetched, is_early, with_fetches
+from hloc.targets.cuda.early_start import chosen, fetched, may, with_fetches
 from hloc.targets.cuda.execution.graphs import in_words
 from hloc.targets.cuda.loops.kernels import describe, kernel_source
 from hloc.targets.cuda.tiles.source import TileCode, tile_source
@@ -77,16 +77,19 @@ def make_sources(program: Program, gpu: Machine, variants: Sequence[str] = ()) -
     for number, (kernel, variant) in enumerate(zip(program.kernels, variants)):
         name = c_name(number, kernel.name)
         code = kernel_code(kernel, name, gpu, variant)
-        if fetches.get(number) and len(code.launches) == 1 and is_early(code.launches[0], gpu):
+        if fetches.get(number) and len(code.launches) == 1 and may(code.launches[0], gpu):
             code = kernel_code(with_fetches(kernel, fetches[number]), name, gpu, variant)
         about = escaped(kernel.origin[0]) if kernel.origin else kernel.name
-        starts = tuple(g._replace(about=about, early=is_early(g, gpu)) for g in code.launches)
+        starts = tuple(g._replace(about=about) for g in code.launches)
         codes.append(code._replace(text=describe(code.launches, kernel) + code.text, launches=starts))
     geometry = tuple(g for code in codes for g in code.launches)
-    program = decided(program, lambda launch: sum(g.early for g in codes[launch.kernel].launches))
+    fetched_bytes = [sum(fetches.get(number, {}).values()) if len(code.launches) == 1 else 0
+                     for number, code in enumerate(codes) for _ in code.launches]
+    program = decided(program, lambda launch: sum(may(g, gpu) for g in codes[launch.kernel].launches))
     origins = tuple((number, n) for number, code in enumerate(codes) for n in range(len(code.launches)))
-    return CudaSources(numbered(program, codes), tuple(c.text for c in codes), geometry, host_calls(program.steps),
-                       variants, origins)
+    launched = numbered(program, codes)
+    geometry = chosen(launched.steps, geometry, gpu, fetched_bytes)
+    return CudaSources(launched, tuple(c.text for c in codes), geometry, host_calls(program.steps), variants, origins)
 
 
 def kernel_code(kernel: Kernel | Tile, name: str, gpu: Machine, variant: str) -> TileCode:

@@ -19,7 +19,6 @@ from hloc.targets.cuda.costs.work import WARP, Work, cut
 from hloc.targets.cuda.gpus import COSTS, facts_of
 
 ISSUED = 4                          # warp instructions of an SM per clock
-EARLY_US = 0.24                     # less for a launch that starts early: measured with a block for each SM, not fitted
 SECTOR = 32                         # bytes of a request from L1 to L2
 FULL_F32_LANES = 128                # of an SM that issues ISSUED f32 warp instructions per clock
 
@@ -33,15 +32,15 @@ class Estimate(NamedTuple):
 
 
 def estimate(work: Work, gpu: Machine, costs: Mapping | None = None, unread: float = 0,
-             early: bool = False) -> Estimate:
+             early: float = 0) -> Estimate:
     """The time of one launch. costs: constants in place of those of gpus.json; unread: the share of its memory
-    that was not read recently and so is not in L2; early: it starts before the launch before it has ended."""
+    that was not read recently and so is not in L2; early: microseconds that it takes more because it starts early."""
     costs = costs or COSTS.get(facts_of(gpu)["name"], COSTS["h200"])
     parts = times(work, gpu, costs, unread)
     p = costs["sharpness"]
     longest = max(parts.values())
     body = longest * sum((t / longest) ** p for t in parts.values()) ** (1 / p) if longest else 0.0
-    launch = costs["launch_us"] - (EARLY_US if early else 0)
+    launch = costs["launch_us"] + early
     bound = max(parts, key=parts.__getitem__) if longest > launch else "launch"
     return Estimate(body + launch + work.after * costs["l2_us"], bound, parts)
 

@@ -18,8 +18,7 @@ from hloc.targets.cuda.costs.loop_work import loop_work
 from hloc.targets.cuda.costs.model import Estimate, estimate
 from hloc.targets.cuda.costs.templates import template_work
 from hloc.targets.cuda.costs.work import Work
-from hloc.targets.cuda.early_start import gains
-from hloc.targets.cuda.execution.graphs import nodes_of
+from hloc.targets.cuda.early_start import Launched, edge_us, fetched, gains, neighbours
 from hloc.targets.cuda.tiles.source import tile_source
 
 
@@ -49,36 +48,32 @@ class Estimates:
     def __init__(self, program: Program, gpu: Machine):
         self.program, self.gpu = program, gpu
         self.works = cache(lambda kernel: works_of_kernel(program.kernels[kernel], gpu))
-        self.early: set[int] = set()                    # id() of launches whose first kernel starts early
-        self._find_early(program.steps, None)
+        self.fetches = {kernel: sum(sizes.values()) for kernel, sizes in fetched(program, gpu).items()}
+        self.before: dict[int, int] = {}                # id() of a launch -> the kernel right before it on the stream
+        for before, step in neighbours(program.steps):
+            self.before[id(step)] = before.kernel
 
     def of(self, launch: Launch) -> list[tuple[Estimate, bool]]:
         """Of each kernel, and whether it starts early."""
-        unread, early, found = unread_share(self.program, launch, self.gpu), id(launch) in self.early, []
-        for work in self.works(launch.kernel):
-            early = early and gains(work.blocks, self.gpu)
-            found.append((estimate(work, self.gpu, unread=unread, early=early), early))
-            early = gains(work.blocks, self.gpu)
+        unread, found = unread_share(self.program, launch, self.gpu), []
+        works, number = self.works(launch.kernel), self.before.get(id(launch))
+        before = None if number is None else self.works(number)[-1]
+        bytes_fetched = self.fetches.get(launch.kernel, 0) if len(works) == 1 else 0
+        for work in works:
+            us = 0.0
+            if before and gains(before.blocks, self.gpu) and gains(work.blocks, self.gpu):
+                us = min(0.0, edge_us(_launched(before), _launched(work), self.gpu, bytes_fetched))
+            found.append((estimate(work, self.gpu, unread=unread, early=us), us < 0))
+            before = work
         return found
 
     def gaining(self, launch: Launch) -> int:
         """How many kernels of a launch are small enough to start early."""
         return sum(gains(work.blocks, self.gpu) for work in self.works(launch.kernel))
 
-    def _find_early(self, steps: Iterable[Step], before: Step | None) -> None:
-        """Launches right behind another one whose last kernel lets them start; before: the step before these. In a
-        loop that a graph holds, the first step is behind the last one."""
-        for step in steps:
-            if isinstance(step, Launch) and isinstance(before, Launch) \
-                    and gains(self.works(before.kernel)[-1].blocks, self.gpu):
-                self.early.add(id(step))
-            elif isinstance(step, WhileLoop):
-                self._find_early(step.condition, None)
-                self._find_early(step.body, step.body[-1] if step.body and nodes_of(step) is not None else None)
-            elif isinstance(step, Branch):
-                for branch in step.branches:
-                    self._find_early(branch, None)
-            before = step
+
+def _launched(work: Work) -> Launched:
+    return Launched(work.blocks, work.threads, work.shared)
 
 
 def unread_share(program: Program, launch: Launch, gpu: Machine) -> float:

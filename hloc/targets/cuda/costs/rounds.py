@@ -16,7 +16,7 @@ from typing import NamedTuple, Union
 
 from hloc.ir.narrowing import all_known
 from hloc.kernels.plan import Branch, Collective, HostCall, Launch, Program, Step, WhileLoop, all_steps
-from hloc.targets.cuda.costs.model import EARLY_US
+from hloc.targets.cuda.early_start import GAIN_US
 from hloc.targets.cuda.execution.graphs import MOST_NODES, bodies_of, nodes_of
 
 # Of the host, on a machine with an H200: it starts a graph (12 us and 36 us for one of 500 kernels were measured, in
@@ -106,7 +106,7 @@ def _round(step: Decided, program: Program, early: Early) -> Round:
     for body in inside:
         count, own = _counted(body, early)
         choices, lost = max(choices, count + 1), max(lost, own)
-    return Round(step, HOST_US * choices, NODE_US * choices + EARLY_US * lost, _obstacle(step, program))
+    return Round(step, HOST_US * choices, NODE_US * choices + GAIN_US * lost, _obstacle(step, program))
 
 
 def _counted(steps: Sequence[Step], early: Early) -> tuple[int, int]:
