@@ -76,9 +76,10 @@ def test_a_wrong_constant_would_be_seen(measured):
         assert wrong > 1.05 * right, name
 
 
-def works(text: str, gpu: str = "h200"):
+def works(text: str, variant: str = "", gpu: str = "h200"):
+    """variant: of a tile."""
     program = api.optimized_plan(api.load("HloModule m\n" + text), find(gpu))[1]
-    return [w for k in program.kernels for w in works_of_kernel(k, GPUS[gpu])]
+    return [w for k in program.kernels for w in works_of_kernel(k, GPUS[gpu], variant)]
 
 
 def test_an_add_moves_its_bytes_once():
@@ -143,15 +144,18 @@ WEIGHTS = """ENTRY e {{ x = bf16[{n},4096] parameter(0)  w = s8[16384,4096] para
 
 
 def test_operands_that_are_computed_cost_instructions():
-    """Few rows by bytes with scales. Measured: 16 rows took 101 us. One row took 70, by a kernel of 24 instructions for
-    each element, with one load of a thread on its way; with half of these instructions and four loads it takes half."""
-    (thin,) = works(WEIGHTS.format(n=1))
+    """Few rows by bytes with scales. Measured: 16 rows in tiles took 101 us. One row took 70, by a kernel of 24
+    instructions for each element, with one load of a thread on its way; with half of these instructions and four loads it
+    takes half. On tensor cores, 16 rows take as long as one."""
+    (thin,) = works(WEIGHTS.format(n=1), "thin")
     elements = 16384 * 4096
     assert thin.counts["alu"] > 8 * elements / 32
     as_measured = thin._replace(counts={**thin.counts, "alu": 22 * elements / 32}, rounds=4 * thin.rounds)
     assert 60 < estimate(as_measured, H200).us < 90
     assert estimate(thin, H200).us < 0.55 * estimate(as_measured, H200).us
-    assert 60 < sum(estimate(w, H200).us for w in works(WEIGHTS.format(n=16))) < 160
+    assert 60 < sum(estimate(w, H200).us for w in works(WEIGHTS.format(n=16), "64x128x64, 3 stages, 2 splits")) < 160
+    (one,), (many,) = (works(WEIGHTS.format(n=n)) for n in (1, 16))
+    assert estimate(one, H200).us < estimate(many, H200).us < 50
 
 
 def test_loops_count_their_turns():

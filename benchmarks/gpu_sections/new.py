@@ -110,7 +110,7 @@ def cases(device) -> Iterator[tuple[str, str]]:
         yield f"f32 matmul of {n} cubed, {name}", PRODUCT.format(n=n, asked=asked)
     for t, r in (("s8", "s32"), ("f8e4m3fn", "f32")):
         yield f"{t} matmul of {n} cubed across the depth", PACKED.format(t=t, r=r, m=n, k=n, n=n)
-    for few in (1, 4):
+    for few in (1, 4, 16):
         yield f"{few} rows by s8 weights [{4 * n},{n}] with scales", WEIGHTS.format(n=few, k=n, c=4 * n)
     for by, p in ((1, "1_1x1_1"), (2, "1_2x1_2")):
         yield f"f32 gradient of the image of a 3x3 convolution of stride {by}", \

@@ -24,7 +24,8 @@ from hloc.targets.printer import escaped
 
 DEVICE = Path(__file__).parent / "device"
 # The headers and the names that they declare, in the order of inclusion; a header is included only if a kernel uses it.
-TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_conv<", "hloc_conv_direct<", "hloc_attention_")
+TILES = ("hloc_gemm<", "hloc_ragged<", "hloc_gemm_thin<", "hloc_gemm_few<", "hloc_conv<", "hloc_conv_direct<",
+         "hloc_attention_")
 PACKS = ("hloc_conv_pack<", "hloc_conv_unpack<")
 GROUPS = ("hloc_tile_warpgroup<", "hloc_tile_bulk<", "hloc_attention_group<", "hloc_attention_gradient_group<")
 HEADERS = (("early.cuh", ("hloc_await_previous",)), ("atomics.cuh", ("hloc_atomic_",)),
@@ -32,6 +33,7 @@ HEADERS = (("early.cuh", ("hloc_await_previous",)), ("atomics.cuh", ("hloc_atomi
                          "hloc_conv_direct<")),
            ("mma.cuh", ("hloc_numbers_", *GROUPS)), ("pack.cuh", ("hloc_pack<", *TILES, *PACKS)),
            ("numbers.cuh", ("hloc_numbers_", *GROUPS)), ("gemm.cuh", (*TILES, *PACKS)),
+           ("few_rows.cuh", ("hloc_gemm_few<",)),
            ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", *GROUPS)),
            ("pipeline.cuh", ("hloc_tile_pipeline<", *GROUPS)), ("wgmma.cuh", GROUPS),
            ("bulk.cuh", GROUPS), ("warpgroup.cuh", GROUPS), ("lines.cuh", ("hloc_pack_lines<",)),

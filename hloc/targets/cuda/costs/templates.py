@@ -46,6 +46,10 @@ def _chosen(found: Sequence[Tiling], variant: str) -> Tiling:
 
 def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) -> list[Work]:
     product = products.Product.of(tile)
+    few = products.few_rows(tile, product, gpu)
+    if few and variant in ("", products.FEW_ROWS):
+        return [_few(sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner), launches[0], tile,
+                     few)]
     if product.m <= products.THIN and not product.groups:
         sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
         return [_thin(sizes, launches[0], tile, gpu)]
@@ -87,6 +91,21 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile, gpu: Machine) -> Work:
     each = math.ceil(block.blocks(product) / start.grid[0])
     work = _simple(sizes, start, counts, each * rounds, float(sizes.memory))
     return work._replace(registers=OF_THIN, syncs=each * syncs)
+
+
+def _few(sizes: Sizes, start: Geometry, tile: Tile, few: products.Few) -> Work:
+    """Each element of the large operand is taken out of its word once, and multiplied on tensor cores; every block
+    reads the rows once. A load is on its way while the one before it is multiplied."""
+    elements, c = sizes.columns * sizes.depth * sizes.products, few.constants
+    width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes
+    loads, near = elements / few.vector / WARP, elements / c["BN"] * c["BM"] * width / 16 / WARP
+    computed = sum(operations_of_prologue(p) + 1 for p in tile.prologues)
+    counts = {"access": loads + near, "mma": elements * c["BM"] / (16 * 8 * 16), "alu": elements * computed / WARP}
+    blocks = math.ceil(sizes.columns / c["BN"]) * sizes.products
+    steps = math.ceil(sizes.depth / (4 * few.vector * c["BK"]))
+    work = _simple(sizes, start, counts, math.ceil(blocks / start.grid[0]) * (steps + 2),
+                   float(sizes.memory) + near * 16 * WARP)
+    return work._replace(registers=65536 // (WARP * few.resident))
 
 
 def _direct(sizes: Sizes, start: Geometry, tile: Tile, depth: int) -> Work:

@@ -1,8 +1,9 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
 In: the Tile that hloc/kernels/products/dot.py describes. Out: a struct of constants, kernels, and their launches.
-There are three variants: tensor cores (tensor_cores.py), register tiles for all other types, and a thin template for
-few rows or columns. In each, an operand may be computed by a fused prologue as it is loaded (prologues.py).
+There are four templates: tiles on tensor cores (tensor_cores.py), register tiles for all other types, and two for few
+rows or columns, with and without tensor cores. In each, an operand may be computed by a fused prologue as it is loaded
+(prologues.py).
 """
 from __future__ import annotations
 
@@ -39,6 +40,9 @@ from hloc.targets.cuda.tiles.tiling import (
 from hloc.targets.cuda.tiles.times import predicted_us
 
 THIN = 8                    # most rows (or columns) of the thin template
+FEW = 32                    # most rows of the one on tensor cores, if the right operand is computed in registers anyway
+FEW_ROWS = "few rows"
+RESIDENT = ((8, 16), (16, 12), (FEW, 8))    # rows, and warps of an SM whose registers suffice for so many
 THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
 THIN_SUMS, FEW_SUMS, MOST_COLUMNS = 64, 32, 8         # of a thread: with few sums, more loads are on their way
 THIN_ENOUGH = 2                 # blocks per SM
@@ -109,6 +113,9 @@ def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
         found = finish_of(tile, epilogue(tile, total), *places_of(product), most)
         return finish_text(found, place, tile, product.exchanged)
     names = names_of(product)
+    few = few_rows(tile, product, gpu)
+    if few and variant in ("", FEW_ROWS):
+        return _few(tile, name, gpu, product, few, finish(1))
     if product.m <= THIN and not product.groups:
         return _thin(tile, name, gpu, product, finish(1))
     operands, structs = _operands(tile, name, product, computed_sides(tile))
@@ -164,7 +171,10 @@ def _operands(tile: Tile, name: str, product: Product, made: dict[str, Computed]
 def gemm_variants(tile: Tile, gpu: Machine) -> list[str]:
     """The variants that a tuning file can select, the cost model's choice first."""
     product = Product.of(tile)
-    return ["thin"] if product.m <= THIN and not product.groups else [t.variant for t in tilings_of(tile, product, gpu)]
+    few = [FEW_ROWS] if few_rows(tile, product, gpu) else []
+    if product.m <= THIN and not product.groups:
+        return [*few, "thin"]
+    return [*few, *(t.variant for t in tilings_of(tile, product, gpu))]
 
 
 def tilings_of(tile: Tile, product: Product, gpu: Machine) -> list[Tiling]:
@@ -331,6 +341,71 @@ def thin_of(tile: Tile, product: Product, gpu: Machine) -> Thin:
         vector = constants["B_VECTOR"] if along else min(constants["B_VECTOR"], wide)
     wide, deep = (1, vector) if along else (vector, 1)
     return Thin(rows, wide, deep, 2 if rows * wide > FEW_SUMS else 4, *_thin_block(product, wide, deep, gpu))
+
+
+class Few(NamedTuple):
+    """A product of few rows on tensor cores (few_rows.cuh). made: operands that are computed; vector: elements of the
+    right one that a lane loads at once."""
+
+    numbers: Numbers
+    made: dict[str, Computed]
+    vector: int
+    constants: dict[str, int]
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.constants["BK"]
+
+    @property
+    def resident(self) -> int:
+        """Warps of an SM."""
+        return next(warps for rows, warps in RESIDENT if rows >= self.constants["BM"])
+
+
+def few_rows(tile: Tile, product: Product, gpu: Machine) -> Few | None:
+    """How a product of a few rows runs on tensor cores; None if it does not. Types of up to two bytes: of wider ones
+    tensor cores would round, and memory is the limit without them. A right operand that is computed takes the fewest
+    instructions so, even for one row. One in memory as it is needs few for one row anyway, and for more than THIN rows
+    it goes through shared memory in tiles."""
+    facts, names = dict(tile.parameters), names_of(product)
+    (left, right), prologues = types_of(tile, names), {p.operand: p for p in tile.prologues}
+    numbers = numbers_of(left, right, facts["types"][1], facts.get("algorithm", ""), gpu)
+    least, most = (1, FEW) if names[1] in prologues else (2, THIN)
+    if numbers is None or left != right or ELEMENT_TYPES[left].bytes > 2 or product.groups \
+            or not least <= product.m <= most:
+        return None
+    constants, made = product.constants(ELEMENT_TYPES[left].bytes), {}
+    along, vector = constants["B_K"] == 1, constants["B_VECTOR"]
+    if names[1] in prologues:
+        own = made[names[1]] = computed_thin(prologues[names[1]], product.n, product.k, 1)
+        along, vector = own.along, own.vector
+    if not along or vector % (2 * numbers.word) or (names[0] not in prologues and constants["A_K"] != 1):
+        return None
+    if names[0] in prologues:
+        made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, vector)
+    constants["A_VECTOR"] = min(constants["A_VECTOR"], vector)
+
+    def is_short(columns: int) -> bool:
+        return -(-product.n // columns) * product.outer * product.inner < THIN_ENOUGH * gpu.cores
+    columns = 16 if is_short(32) else 32
+    few = Few(numbers, made, vector, {**constants, "BM": -(-product.m // 8) * 8, "BN": columns})
+    warps = few.resident if is_short(columns) else few.resident // 2
+    few.constants["BK"] = max(1, min(warps, product.k // (4 * vector)))
+    return few
+
+
+def _few(tile: Tile, name: str, gpu: Machine, product: Product, few: Few, finish: str) -> tuple:
+    """The template for a few rows on tensor cores."""
+    total, c = dict(tile.parameters)["types"][1], few.constants
+    operands, structs = _operands(tile, name, product, few.made)
+    call = f"hloc_gemm_few<{name}_shape, {few.numbers.name}, {c_type(total)}>({operands}, memory,\n" \
+           f"    {adder(total)}, finish);"
+    blocks = -(-product.n // c["BN"]) * product.outer * product.inner
+    start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (few.threads, 1, 1))
+    memory = c["BK"] * c["BM"] * c["BN"] * ELEMENT_TYPES[total].bytes
+    text = kernel_text(tile, name, few.threads, [finish, call], memory,
+                       together=min(2, few.resident // c["BK"]))
+    return structs + shape_struct(f"{name}_shape", c) + text, start
 
 
 def _thin(tile: Tile, name: str, gpu: Machine, product: Product, finish: str) -> tuple:
