@@ -38,8 +38,8 @@ from hloc.kernels.walks import parts, with_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
+from hloc.targets.cpu.tiles.load_speculation import epilogue_with_loads_first
 from hloc.targets.cpu.vector_loops.call_printer import headers_of
-from hloc.targets.cpu.vector_loops.load_speculation import epilogue_with_loads_first
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.vector_width import computes_much

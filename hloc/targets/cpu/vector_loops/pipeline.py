@@ -20,7 +20,6 @@ from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.function_calls import function_calls
-from hloc.targets.cpu.vector_loops.load_speculation import load_speculation
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
@@ -41,7 +40,6 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     specialization,
     ssa_conversion,
     narrow_extrema,
-    load_speculation,
     nan_check_elimination,
     loop_schedules,
     call_fission,
@@ -59,7 +57,6 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (vector_width, specialization, "the length and the work of a loop are judged before it is cut"),
     (specialization, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
     (ssa_conversion, loop_schedules, "nests are straight-line code"),
-    (load_speculation, loop_schedules, "lanes are loaded together once their loads are unconditional"),
     (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
     (loop_schedules, call_fission, "vectors have functions that C compilers do not vectorize in loops"),
     (call_fission, function_calls, "functions that are called are no longer found"),

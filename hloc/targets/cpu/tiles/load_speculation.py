@@ -1,51 +1,37 @@
-"""Speculates loads of 8 and 16 bits that a select may skip, if they are safe.
+"""Loads of a product's or convolution's epilogue that a select may skip, before it.
 
-Compilers have no conditional loads of these before AVX-512, and lanes are loaded together without a condition only
-(loop_schedules.py).
+Compilers have no conditional loads of 8 and 16 bits before AVX-512, nor do they vectorize loads under a mask of what
+all columns of a row share; these are then loaded before the loop over the columns (epilogues.py).
 
-In: a Kernel. Out: the kernel with a name before the statement for each load that a select in a VECTOR loop may skip, if
-its position is inside the array whatever the condition is. In padded arrays it may be outside.
+In: a Tile. Out: its epilogue with a name before the statement for each such load, if its position is inside the array
+whatever the condition is. In padded arrays it may be outside.
 
     out[i] = p[i] ? 1 : f32(x[i]) / 2    ->    t = f32(x[i]);  out[i] = p[i] ? 1 : t / 2
-    out[i] = p[i] ? x[i] : 0             ->    t = x[i];       out[i] = p[i] ? t : 0
-
-In the epilogue of a product or convolution, so are elements of any type that all columns of a row share; they are then
-loaded before the loop over the columns (tiles/epilogues.py).
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.intervals import Known, interval, with_intervals
-from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Let, Load, Local, Stmt, Tile, Var, While
-from hloc.kernels.walks import parts, walk, with_expressions, with_parts
-from hloc.machine import Machine
-
-
-def load_speculation(kernel: Kernel, machine: Machine) -> Kernel:
-    """The kernel with such loads named."""
-    sizes = {b.name: b.size for b in kernel.buffers}
-    sizes |= {s.name: s.size for s in walk(kernel.body) if isinstance(s, Local)}
-    loads = _Loads(sizes, narrow_load)
-    return kernel._replace(body=with_intervals(kernel.body, loads.statement))
+from hloc.kernels.ir import Apply, Expr, For, If, Let, Load, Stmt, Tile, Var, While
+from hloc.kernels.walks import parts, with_expressions, with_parts
 
 
 def epilogue_with_loads_first(tile: Tile, extents: Mapping[str, int]) -> tuple[Stmt, ...]:
-    """The epilogue of a tile with such loads named, and also loads that all columns share: compilers do not vectorize
-    these under a mask either. extents: of `batch`, `row` and `column`."""
+    """The epilogue of a tile with such loads named. extents: of `batch`, `row` and `column`."""
     sizes = {b.name: b.size for b in tile.buffers if b.access == "read"}
-    loads = _Loads(sizes, lambda expr: narrow_load(expr) or _shared_load(expr))
+    loads = _Loads(sizes)
     known = Known()
     known.update({name: (0, extent - 1) for name, extent in extents.items()})
     return with_intervals(tile.epilogue, loads.statement, known, in_vector=True)
 
 
 class _Loads:
-    """sizes: elements of the arrays; load_of: expression -> the load that it is, or None; count: names given so far."""
+    """sizes: elements of the arrays; count: names given so far."""
 
-    def __init__(self, sizes: Mapping[str, int], load_of: Callable[[Expr], Load | None]) -> None:
-        self.sizes, self.load_of = sizes, load_of
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
         self.count = 0
 
     def statement(self, s: Stmt, known: Known, in_vector: bool) -> tuple[Stmt, ...]:
@@ -57,7 +43,7 @@ class _Loads:
 
     def expression(self, expr: Expr, known: Known, named: dict[Expr, Let], chosen: bool) -> Expr:
         """chosen: the expression is a branch of a select."""
-        load = self.load_of(expr) if chosen else None
+        load = _narrow_load(expr) or _shared_load(expr) if chosen else None
         if load is not None and self.is_inside(load, known):
             if expr not in named:
                 named[expr] = Let(f"u{self.count}", expr)
@@ -74,7 +60,7 @@ class _Loads:
         return found is not None and 0 <= found[0] and found[1] < self.sizes.get(load.buffer, 0)
 
 
-def narrow_load(expr: Expr) -> Load | None:
+def _narrow_load(expr: Expr) -> Load | None:
     """The load of a narrow element, unchanged or widened; None for other expressions."""
     load = expr.arguments[0] if isinstance(expr, Apply) and expr.op == "convert" else expr
     return load if isinstance(load, Load) and ELEMENT_TYPES[load.type].bits <= 16 else None
