@@ -14,7 +14,8 @@ weights. Five sides run in turn in one process, forwards in one round and backwa
 
 Every side's result is compared with PyTorch's in f64; a wrong one ends the script with exit code 1 after the table.
 Figures are milliseconds of CPU time (all threads of the process), the median of all rounds; ratios are medians of the
-ratios within each round, of CPU time and of wall time. On a busy machine CPU time is the steadier one.
+ratios within each round, of CPU time and of wall time. On a busy machine CPU time is the steadier one, and only
+--threads 1 says anything: OpenMP's threads spin while they wait for one that another process holds up.
 
 Needs PyTorch (a CPU build will do), JAX, and a C++ compiler for torch.compile: pip install 'hloc[jax,torch]'.
 """
