@@ -84,8 +84,7 @@ def sources_of(body: str, target: Target) -> Sources:
      "d = f32[64,64] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ["gemm_f32.c"]),
     ("x = f16[64,64] parameter(0) y = f16[64,64] cholesky(x)", ["triangular_f32.c"]),
     ("x = f64[8,8] parameter(0) y = f64[8,8] cholesky(x)", []),
-    (convolution(8), []),
-    (convolution(16), ["gemm_bf16.c", "conv_product.c"]),
+    (convolution(16), ["gemm_bf16.c"]),
     (windows("bf16[1,56,56,256]", "bf16[3,3,1,256]", "bf16[1,54,54,256]", "3x3", ", feature_group_count=256"),
      ["conv_depthwise.c", "conv_memory.c"]),
     (windows("f32[4,30,30,64]", "f32[3,3,16,64]", "f32[4,28,28,64]", "3x3", ", feature_group_count=4"),
@@ -97,7 +96,7 @@ def sources_of(body: str, target: Target) -> Sources:
      ["gemm_f32.c", "conv_transposed.c", "conv_memory.c"]),
 ], ids=["none", "attention", "attention gradient", "topk", "topk of f16", "shallow dot", "dot",
         "many small dots", "complex dot", "mixed dot", "dot of 8 bits", "dot of whole numbers",
-        "converted dot", "factor of f16", "small factor", "shallow convolution", "convolution of 1x1 windows",
+        "converted dot", "factor of f16", "small factor", "convolution of 1x1 windows",
         "depthwise convolution", "convolution of groups", "convolution by blocks", "filter gradient", "transposed convolution"])
 def test_units(body, units):
     found = sources_of(body, find("cpu")).runtime_units()
