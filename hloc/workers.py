@@ -10,11 +10,13 @@ that a terminal's Ctrl-C reaches hloc first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import TypeVar
 
+T = TypeVar("T")
 _own = threading.local()                  # .stop: that of this thread's Workers
 
 
@@ -45,20 +47,36 @@ class Workers(ThreadPoolExecutor):
         return super().__exit__(kind, error, trace)
 
 
-def in_background(work: Callable[[], Any]) -> Any:
-    """Run `work`, a long call of a library, on another thread. The calling thread can be interrupted meanwhile; the
-    call then continues in the background, and its result is dropped."""
-    answer: list = []
+def in_background(jobs: Sequence[Callable[[], T]], count: int = 1, done: Callable[[int], None] = lambda _: None
+                  ) -> list[T]:
+    """Run jobs, long calls of a library, on `count` other threads. The calling thread can be interrupted meanwhile;
+    calls that have begun then continue in the background, and their results are dropped. After an error no other job
+    begins; the error of the first job that failed is raised. done: is
+    called on these threads with the number of results so far."""
+    answers: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+    waiting, ends = deque(enumerate(jobs)), threading.Event()
 
     def answering() -> None:
-        try:
-            answer.extend((True, work()))
-        except BaseException as error:
-            answer.extend((False, error))
-    thread = threading.Thread(target=answering, daemon=True)
-    thread.start()
-    thread.join()
-    good, what = answer
-    if good:
-        return what
-    raise what
+        while waiting and not ends.is_set():
+            try:
+                number, job = waiting.popleft()
+            except IndexError:                              # another thread was faster
+                return
+            try:
+                answers[number] = job()
+                done(len(answers))
+            except BaseException as error:
+                errors[number] = error
+                ends.set()
+    threads = [threading.Thread(target=answering, daemon=True) for _ in range(min(count, len(jobs)))]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        ends.set()
+    if errors:
+        raise errors[min(errors)]
+    return [answers[number] for number in range(len(jobs))]

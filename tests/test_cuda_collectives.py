@@ -24,7 +24,7 @@ from hloc.inputs import check_arrays, entry_parameters, random_arrays
 from hloc.kernels import overlap
 from hloc.kernels.plan import Branch, Collective, Copy, Ref, all_steps
 from hloc.targets import find
-from hloc.targets.cuda import collective_steps, compiler, container, target
+from hloc.targets.cuda import collective_steps, compiler, container, kernel_images, target
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.execution.collectives import CudaCollectives
 from hloc.targets.cuda.libraries import nccl
@@ -40,7 +40,8 @@ LIBRARY = nccl.library
 def library(monkeypatch):
     driver.install(monkeypatch)
     monkeypatch.setattr(driver.DEVICE, "count", 4)
-    monkeypatch.setattr(target, "image", lambda sources, gpu, options: build(sources))
+    monkeypatch.setattr(kernel_images, "images_of",
+                        lambda sources, *_: (build(sources),) * len(sources.units()))
     monkeypatch.setattr(compiler, "compiler_version", lambda: 13000)
     made = FakeNccl()
     monkeypatch.setattr(nccl, "library", lambda: made)

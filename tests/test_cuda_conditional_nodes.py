@@ -114,7 +114,7 @@ def test_a_model():
 def test_a_saved_program(tmp_path):
     sources = sources_of(NESTED)
     with open(tmp_path / "nested.cubin", "w+b") as file:
-        container.write(file, driver.build(sources), sources.program, sources.geometry, "sm_90a")
+        container.write(file, driver.images_of(sources), sources.program, sources.geometry, "sm_90a")
     packed = container.read(tmp_path / "nested.cubin")
     assert sum(getattr(step, "by_device", False) for step in all_steps(packed.steps)) == 4
     backend, module = runtime.CudaBackend(packed, {}), api.load(NESTED)

@@ -55,11 +55,14 @@ def test_scratch_memory_is_planned():
     assert without.arena_size >= use.scratch
 
 
-def test_container_is_an_elf_file_and_a_zip_file(cubin):
-    functions = {g.function for g in container.read(cubin).kernels}
-    assert functions == kernel_names(cubin.read_bytes())
+def test_container_is_a_zip_file_with_a_cubin_for_each_kernel(cubin):
+    packed = container.read(cubin)
     with zipfile.ZipFile(cubin) as archive:
         assert json.loads(archive.read("plan.json"))["name"] == "small"
+        cubins = [archive.read(name) for name in archive.namelist() if name.endswith(".cubin")]
+    assert tuple(cubins) == packed.images and len(cubins) > 1
+    for number, image in enumerate(cubins):
+        assert kernel_names(image) == {g.function for g in packed.kernels if g.image == number}
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
@@ -139,7 +142,10 @@ def seal_anew(path) -> None:
     lambda plan: plan.update(image_bytes=float("nan")),
     lambda plan: plan.update(hloc_container=[[]] * 9),
     lambda plan: plan.pop("hloc_container"),
-], ids=range(36))
+    lambda plan: plan["kernels"][0].__setitem__(8, 999),
+    lambda plan: plan["kernels"][0].__setitem__(8, -1),
+    lambda plan: plan["kernels"][0].__setitem__(0, "elsewhere"),
+], ids=range(39))
 def test_hostile_plans(cubin, tmp_path, change):
     """Whatever a plan says, it names no memory but its own."""
     path = tmp_path / "hostile.cubin"

@@ -105,7 +105,7 @@ def backend_for(text: str) -> CudaBackend:
     sources = make_sources(program, H100, [LIBRARY if isinstance(k, Tile) else "" for k in program.kernels])
     own = sources.program
     return CudaBackend(container.Container(
-        own.name, "sm_90a", driver.build(sources), sources.geometry, own.steps, own.parameters, own.results, own.constants,
+        own.name, "sm_90a", driver.images_of(sources), sources.geometry, own.steps, own.parameters, own.results, own.constants,
         own.arena_size), {})
 
 
@@ -163,7 +163,7 @@ def test_the_file_holds_the_call(tmp_path, monkeypatch):
     packed = backend.packed
     program = planned(text)._replace(steps=packed.steps, arena_size=packed.arena_size)
     with open(tmp_path / "m.cubin", "w+b") as file:
-        container.write(file, packed.image, program, packed.kernels, "sm_90a", 13000)
+        container.write(file, packed.images, program, packed.kernels, "sm_90a", 13000)
     again = container.read(tmp_path / "m.cubin")
     assert again.kernels == packed.kernels and again.kernels[0].product.epilogue == "gelu_bias"
     product = again.kernels[0].product
@@ -172,7 +172,7 @@ def test_the_file_holds_the_call(tmp_path, monkeypatch):
                   product._replace(epilogue="swish"), product._replace(bias=-1)):
         kernels = [again.kernels[0]._replace(product=wrong)]
         with open(tmp_path / "w.cubin", "w+b") as file:
-            container.write(file, packed.image, program, kernels, "sm_90a", 13000)
+            container.write(file, packed.images, program, kernels, "sm_90a", 13000)
         with pytest.raises(RunError, match="not a complete file that hloc wrote"):
             container.read(tmp_path / "w.cubin")
 
@@ -247,11 +247,12 @@ def _attribute(get, thing, number: int, size: int) -> int:
 
 def test_measured_against_the_own_tiles(monkeypatch):
     """The library is one more variant, and is taken where it is the fastest; where it is not here, the file says so."""
-    from cuda_emulation.with_pycuda import COMPILER, compile_for_emulation
+    from cuda_emulation.driver import images_of
+    from cuda_emulation.with_pycuda import COMPILER
 
-    from hloc.targets.cuda import compiler
+    from hloc.targets.cuda import compiler, kernel_images
     from hloc.targets.cuda.execution import measure
-    monkeypatch.setattr(compiler, "compile_cuda", compile_for_emulation)
+    monkeypatch.setattr(kernel_images, "images_of", images_of)
     monkeypatch.setattr(compiler, "compiler_version", lambda: COMPILER)
     (tile,) = (k for k in planned(PRODUCTS["bias and relu"][0]).kernels if isinstance(k, Tile))
     found = measure.measure(tile, H100)

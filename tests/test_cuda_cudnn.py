@@ -114,8 +114,8 @@ def container_of(text: str) -> container.Container:
     program = planned(text)
     sources = make_sources(program, H100, [CUDNN if isinstance(k, Tile) else "" for k in program.kernels])
     own = sources.program
-    return container.Container(own.name, "sm_90a", driver.build(sources, checked=True), sources.geometry, own.steps, own.parameters,
-                               own.results, own.constants, own.arena_size)
+    return container.Container(own.name, "sm_90a", (driver.build(sources, checked=True),) * len(sources.units()),
+                               sources.geometry, own.steps, own.parameters, own.results, own.constants, own.arena_size)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -185,7 +185,7 @@ def test_files(tmp_path):
     def written(**changes) -> container.Container:
         kernels = [k._replace(product=k.product._replace(**changes)) if k.product else k for k in packed.kernels]
         with open(path, "w+b") as file:
-            container.write(file, b"image", packed, kernels, "sm_90a")
+            container.write(file, [b"image"] * 99, packed, kernels, "sm_90a")
         return container.read(path)
     assert written().kernels == packed.kernels
     (own,) = (k.product for k in packed.kernels if k.product)

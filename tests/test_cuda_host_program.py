@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_emulation import with_pycuda
+from cuda_emulation import driver, with_pycuda
 
 import hloc
 from hloc.errors import RunError, UnsupportedError, UsageError
@@ -85,7 +85,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("host")
     with_pycuda.driver_library(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hloc.targets.cuda.compiler.compile_cuda", with_pycuda.compile_for_emulation)
+        patch.setattr("hloc.targets.cuda.kernel_images.images_of", driver.images_of)
         patch.setattr("hloc.targets.cuda.compiler.compiler_version", lambda: with_pycuda.COMPILER)
         hloc.compile(MODULE, "h200", run=False).save(folder / "model.cubin", host="c")
     (folder / "main.c").write_text(MAIN)
@@ -154,7 +154,7 @@ def test_an_old_driver(folder, tmp_path):
 
 
 def test_what_has_no_host_program(tmp_path, monkeypatch):
-    monkeypatch.setattr("hloc.targets.cuda.compiler.compile_cuda", with_pycuda.compile_for_emulation)
+    monkeypatch.setattr("hloc.targets.cuda.kernel_images.images_of", driver.images_of)
     text = ('ENTRY e {\n x = f32[2] parameter(0) ROOT c = f32[2] custom-call(x), custom_call_target="mine" }')
     exe = hloc.compile(text, "h100", run=False, options=hloc.Options(custom_calls={"mine": lambda x: x}))
     with pytest.raises(UnsupportedError, match="host call 'mine'"):
@@ -209,7 +209,7 @@ def tuned(tmp_path: Path, text: str, variant: str) -> hloc.Executable:
 
 
 def test_tensor_maps(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("hloc.targets.cuda.compiler.compile_cuda", with_pycuda.compile_for_emulation)
+    monkeypatch.setattr("hloc.targets.cuda.kernel_images.images_of", driver.images_of)
     tuned(tmp_path, BOXES, "128x256x64, 4 stages, wgmma, bulk copies").save(tmp_path / "m.cubin", host="c")
     assert "#define HLOC_MAPS 2" in (tmp_path / "m.c").read_text()
     (tmp_path / "main.c").write_text(BOXES_MAIN)
@@ -220,7 +220,7 @@ def test_tensor_maps(folder, tmp_path, monkeypatch):
 
 
 def test_libraries_are_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("hloc.targets.cuda.compiler.compile_cuda", with_pycuda.compile_for_emulation)
+    monkeypatch.setattr("hloc.targets.cuda.kernel_images.images_of", driver.images_of)
     with pytest.raises(UnsupportedError, match="calls no library: .*dot.* is computed by cuBLASLt"):
         tuned(tmp_path, BOXES.replace("72", "720").replace("96", "960"), LIBRARY).save(tmp_path / "m.cubin", host="c")
     assert not (tmp_path / "m.cubin").exists()

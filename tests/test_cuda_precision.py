@@ -151,7 +151,7 @@ def test_cubins_keep_it(tmp_path):
     sources = make_sources(program, H200)
     for name, precision in (("good", EXACT), ("bad", {"excess_precision": "some"})):
         with (tmp_path / name).open("w+b") as file:
-            container.write(file, b"image", sources.program, sources.geometry, H200.arch, 13000, precision)
+            container.write(file, [b"image"] * 99, sources.program, sources.geometry, H200.arch, 13000, precision)
     assert container.read(tmp_path / "good").precision == EXACT
     with pytest.raises(RunError):
         container.read(tmp_path / "bad")

@@ -195,7 +195,7 @@ def test_image_that_the_driver_refuses(monkeypatch):
     with pytest.raises(RunError, match="refuses the program's image"):
         backend_of(sources, image=b"not an image")
     monkeypatch.setattr(driver.DEVICE, "driver", 12040)
-    packed = backend_of(sources).packed._replace(image=b"not an image", cuda=13050)
+    packed = backend_of(sources).packed._replace(images=(b"not an image",), cuda=13050)
     with pytest.raises(RunError, match=r"driver is too old: it supports CUDA 12\.4, .* compiled by CUDA 13\.5"):
         runtime.CudaBackend(packed, {})
 

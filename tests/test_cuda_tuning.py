@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cuda_emulation import driver
-from cuda_emulation.with_pycuda import COMPILER, compile_for_emulation
+from cuda_emulation.with_pycuda import COMPILER
 
 from hloc import api
 from hloc.cli.main import cli
 from hloc.errors import HlocError, RunError, UsageError
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import compiler, presence, target
+from hloc.targets.cuda import compiler, kernel_images, presence, target
 from hloc.targets.cuda.execution import measure, runtime, tuning
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.tiles.source import variants
@@ -48,7 +48,7 @@ def device(monkeypatch):
     runtime.device_machine.cache_clear()
     monkeypatch.setattr(driver.DEVICE, "name", "NVIDIA H200")
     monkeypatch.setattr(presence, "device_present", lambda: True)
-    monkeypatch.setattr(compiler, "compile_cuda", compile_for_emulation)
+    monkeypatch.setattr(kernel_images, "images_of", driver.images_of)
     monkeypatch.setattr(compiler, "compiler_version", lambda: COMPILER)
     state = SimpleNamespace(times={}, change=lambda variant, sources: sources, now=0.0, variant="", measured=[])
     make_sources, run = measure.make_sources, driver.Function._run

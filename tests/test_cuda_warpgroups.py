@@ -424,7 +424,7 @@ def test_tensor_maps_in_files(tmp_path):
 
     def written(*maps: TensorMap) -> container.Container:
         with open(file, "w+b") as opened:
-            container.write(opened, b"image", sources.program, [start._replace(maps=maps)], "sm_90a")
+            container.write(opened, [b"image"] * 99, sources.program, [start._replace(maps=maps)], "sm_90a")
         return container.read(file)
     assert written(*start.maps).kernels == sources.geometry
     first = start.maps[0]

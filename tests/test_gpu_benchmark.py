@@ -304,6 +304,9 @@ def test_what_xla_has_compiled_before_is_measured(gpu, monkeypatch, tmp_path):
     assert 0 < xla.seconds(program.run) < 1
 
 
+EMPTY_ELF = bytes(0x3A) + b"\x40" + bytes(5)           # a header that says: 0 sections of 64 bytes
+
+
 def test_kernels_of_the_test_data_are_compiled_ahead(gpu, monkeypatch, tmp_path):
     """What `prepare` compiles is what sections ops and sanitizer find in the cache."""
     from gpu_sections import ops, prepare
@@ -312,8 +315,8 @@ def test_kernels_of_the_test_data_are_compiled_ahead(gpu, monkeypatch, tmp_path)
     from hloc.targets.cuda import compiler
     from hloc.targets.cuda.gpus import GPUS
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path))
-    asked: list[str] = []
-    monkeypatch.setattr(compiler, "compile_cuda", lambda text, *_: asked.append(text) or b"image")
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(compiler, "compile_units", lambda units, *_: asked.append(units) or [EMPTY_ELF] * len(units))
     device = Device.__new__(Device)
     device.emulated, device.machine = False, GPUS["h200"]
     prepare.compile_one(device, "cuda/sorts", prepare.KERNELS)

@@ -1,4 +1,4 @@
-"""Units read those sections of scalar.h that hold the functions which they call (hloc/targets/cpu/building/header_selection.py)."""
+"""Units read those sections of scalar.h that hold the functions which they call (hloc/targets/header_selection.py)."""
 from __future__ import annotations
 
 import re
@@ -12,8 +12,8 @@ from kernel_harness import MACHINE, NOT_KERNELS
 
 from hloc.kernels.lower import lower
 from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.header_selection import needed_sections, with_needed_sections
 from hloc.targets.cpu.program.sources import print_kernels
+from hloc.targets.header_selection import needed_sections, with_needed_sections
 from hloc.targets.inlining import HEADERS
 from hloc.text import parse_module
 

@@ -46,7 +46,7 @@ def test_a_cubin_knows_what_is_on_the_host(tmp_path):
     program = plan(optimize(hloc.load(OFFLOAD), target), target)
     sources = make_sources(program, target.machine)
     with open(tmp_path / "offload.cubin", "w+b") as file:
-        container.write(file, b"image", sources.program, sources.geometry, "sm_90a")
+        container.write(file, [b"image"] * 99, sources.program, sources.geometry, "sm_90a")
     packed = container.read(tmp_path / "offload.cubin")
     assert packed.host_arena_size == program.host_arena_size == 3 * 4096 and program.host_apart
     assert [v.shape.on_host for v in packed.parameters + packed.results] == [False, True, False, True, False]

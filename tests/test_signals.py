@@ -86,9 +86,9 @@ def test_nvrtc_is_left_to_itself(monkeypatch) -> None:
     """It cannot be stopped, so nobody waits for it."""
     source, ended, compiling = hloc.compile(LONG_TO_COMPILE, "h100", run=False).source, [], compiler._compile_with_nvrtc
 
-    def begun(*arguments) -> bytes:
+    def begun(*arguments, **more) -> bytes:
         os.kill(os.getpid(), signal.SIGINT)
-        image = compiling(*arguments)
+        image = compiling(*arguments, **more)
         ended.append(time.monotonic())
         return image
     monkeypatch.setattr(compiler, "_compile_with_nvrtc", begun)

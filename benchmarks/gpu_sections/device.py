@@ -27,9 +27,9 @@ from hloc.targets.cuda.container import Container, Geometry
 from hloc.targets.cuda.execution import graphs, runtime
 from hloc.targets.cuda.execution.tuning import chosen_variants
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
+from hloc.targets.cuda.kernel_images import images_of
 from hloc.targets.cuda.sources import DEVICE, CudaSources, make_sources
 from hloc.targets.cuda.target import cuda_target
-from hloc.targets.cuda.target import image as cubin
 from hloc.targets.inlining import HEADERS, inline_includes
 
 TESTS = ROOT / "tests"
@@ -51,8 +51,7 @@ class Device:
             sys.path.insert(0, str(TESTS))
             from cuda_emulation import driver
             driver.install(SimpleNamespace(setattr=setattr))
-            from cuda_emulation.with_pycuda import compile_for_emulation
-            self.build, self.build_text, self.compile = driver.build, driver.build_text, compile_for_emulation
+            self.images_of, self.build_text = driver.images_of, driver.build_text
         self.cuda = runtime.driver()
         self.machine = GPUS[DEFAULT] if emulated else runtime.device_machine()
         if arch := os.environ.get("HLOC_GPU_TARGET"):
@@ -99,9 +98,9 @@ class Device:
 
     def container_of(self, sources: CudaSources) -> Container:
         """CUDA C, compiled."""
-        image = self.build(sources) if self.emulated else cubin(sources, self.machine, api.Options())
         program = sources.program
-        return Container(program.name, self.machine.arch, image, sources.geometry, program.steps, program.parameters,
+        images = (self.images_of if self.emulated else images_of)(sources, self.machine.arch)
+        return Container(program.name, self.machine.arch, images, sources.geometry, program.steps, program.parameters,
                          program.results, program.constants, program.arena_size, compiler_version())
 
     def started(self, packed: Container, arrays: Iterable[np.ndarray] | None = None) -> runtime.CudaBackend:

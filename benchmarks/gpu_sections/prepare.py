@@ -143,4 +143,4 @@ def compile_one(device, name: str, fusion: str) -> None:
         kernels.write_predictions(device, name, planned, sources)
     packed = device.container_of(sources)
     with open(container_path(name, fusion), "w+b") as file:
-        container.write(file, packed.image, packed, packed.kernels, packed.arch, packed.cuda)
+        container.write(file, packed.images, packed, packed.kernels, packed.arch, packed.cuda)

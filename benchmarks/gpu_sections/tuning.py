@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpu_sections.products import DOT, SUMS
 from hloc import api
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import compiler, target
+from hloc.targets.cuda import compiler, kernel_images, target
 from hloc.targets.cuda.execution import measure
 from hloc.targets.cuda.tiles.source import variants
 
@@ -31,7 +31,7 @@ def cases(device) -> Iterator[tuple[str, str, int]]:
 
 def rows(device) -> Iterator[dict]:
     if device.emulated:
-        compiler.compile_cuda, compiler.compiler_version = device.compile, lambda: 13000
+        kernel_images.images_of, compiler.compiler_version = device.images_of, lambda: 13000
     for what, text, operations in cases(device):
         own = target.cuda_target(device.machine)
         tile = next(k for k in api.plan(api.optimize(api.load(text), own), own).kernels if isinstance(k, Tile))

@@ -15,7 +15,7 @@ from gpu_sections.programs import ROOT
 from gpu_sections.tuning import CONVOLUTION
 from hloc import api
 from hloc.kernels.ir import Tile
-from hloc.targets.cuda import compiler, target
+from hloc.targets.cuda import compiler, kernel_images, target
 from hloc.targets.cuda.execution import measure
 from hloc.targets.cuda.tiles.source import variants
 
@@ -42,7 +42,7 @@ def rows(device) -> Iterator[dict]:
         yield {"what": "wgmma", "missing": f"{device.machine.name} is no sm_90a"}
         return
     if device.emulated:
-        compiler.compile_cuda, compiler.compiler_version = device.compile, lambda: 13000
+        kernel_images.images_of, compiler.compiler_version = device.images_of, lambda: 13000
         for case in CASES[:2]:
             yield measured(device, *case)
         return

@@ -1,7 +1,8 @@
 """Native code with its plan and constants in one file: model.so, model.cubin.
 
-The ELF image comes first, so that linkers, drivers and tools read the file as such; a zip follows it, so that zipfile
-reads it too: plan.json, which holds the image's length, and members, stored, not deflated. The zip's comment, at the
+The ELF image of a .so comes first, so that linkers and tools read the file as such; a zip follows it, so that zipfile
+reads it too: plan.json, which holds the image's length, and members, stored, not deflated. A .cubin has no image in
+front, its cubins are members. The zip's comment, at the
 end of the file, is the hash of every byte before it. It is checked before anything is used; nothing is unpickled.
 
     write(file, image, {"hloc_container": 7, ...}, {"constant_0": b"..."})

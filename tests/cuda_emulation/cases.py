@@ -58,16 +58,17 @@ def emulate(sources: CudaSources, arrays: list[np.ndarray], monkeypatch, backwar
     checked: a wrong access to memory is an error, as under compute-sanitizer."""
     driver.install(monkeypatch)
     backend = backend_of(sources, checked)
-    backend.module.set_backwards(backwards)
+    for module in backend.modules:
+        module.set_backwards(backwards)
     return backend(arrays)
 
 
 def backend_of(sources: CudaSources, checked: bool = False, image: bytes = b"") -> runtime.CudaBackend:
     """The program, loaded into the emulation."""
     program = sources.program
-    packed = Container(program.name, "sm_90a", image or driver.build(sources, checked), sources.geometry, program.steps,
-                       program.parameters, program.results, program.constants, program.arena_size,
-                       host_arena_size=program.host_arena_size)
+    packed = Container(program.name, "sm_90a", (image or driver.build(sources, checked),) * len(sources.units()),
+                       sources.geometry, program.steps, program.parameters, program.results, program.constants,
+                       program.arena_size, host_arena_size=program.host_arena_size)
     backend = runtime.CudaBackend(packed, {})
     for step in runtime.launches(program.steps):
         if packed.kernels[step.kernel].product is None:

@@ -6,7 +6,7 @@ also finds what compute-sanitizer finds: see checks.h. `install` puts it in the 
 of the driver's library.
 
     image = build(sources, checked=True)                          # bytes, in place of a cubin
-    install(monkeypatch); CudaBackend(container._replace(image=image), {})(arrays)
+    install(monkeypatch); CudaBackend(container._replace(images=(image,)), {})(arrays)
 """
 from __future__ import annotations
 
@@ -74,6 +74,11 @@ def install(monkeypatch) -> None:
 def build(sources, checked: bool = False) -> bytes:
     """CudaSources -> a shared object with a launcher per kernel; cached by content."""
     return build_text(f"{sources.readable()}\n{_launchers(sources)}", checked)
+
+
+def images_of(sources, arch: str = "", report: Callable | None = None) -> tuple[bytes, ...]:
+    """What kernel_images.images_of does, for the emulation: one image has all kernels."""
+    return (build(sources),) * len(sources.units())
 
 
 def text_of(sources) -> str:

@@ -3,7 +3,7 @@
     python tests/cuda_emulation/with_pycuda.py run model.hlo --target cuda          the command line of hloc, like that
     load()                                                                     the same for this process
 
-Only the compiler is exchanged: NVRTC's place is taken by g++ (driver.build_text), which makes images that the emulated
+Only the compiler is exchanged: NVRTC's place is taken by g++ (driver.images_of), which makes images that the emulated
 driver loads. The runtime, PyCUDA and the calls of graphs.py are the real ones.
 """
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 COMPILER = 13009                        # CUDA 13.0, and no version that there is: the cache keeps its code apart
-KERNELS = re.compile(r'^extern "C" __global__ void (?:__\w+__\([^)]*\) )*(\w+)\(', re.MULTILINE)
 
 
 def missing() -> str:
@@ -67,19 +66,12 @@ def load(library: Path | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ctypes.CDLL(str(library or driver_library(Path(folder))), mode=ctypes.RTLD_GLOBAL)
     from hloc.targets import presence
-    from hloc.targets.cuda import compiler
-    presence.driver_present = lambda: True
-    compiler.compile_cuda = compile_for_emulation
-    compiler.compiler_version = lambda: COMPILER
-
-
-def compile_for_emulation(source: str, arch: str, form: str) -> bytes:
-    """What compile_cuda does, for the emulation."""
-    assert form == "cubin" and arch
+    from hloc.targets.cuda import compiler, kernel_images
     sys.path[:0] = [str(HERE.parent)]
     from cuda_emulation import driver
-    names = KERNELS.findall(source)
-    return driver.build_text(source + "".join(f"\nHLOC_LAUNCHER({name})" for name in names) + "\n")
+    presence.driver_present = lambda: True
+    kernel_images.images_of = driver.images_of
+    compiler.compiler_version = lambda: COMPILER
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hloc import cache, processes
 from hloc.errors import BuildError
@@ -16,6 +16,9 @@ from hloc.explore.work import Optimized, Work
 from hloc.machine import available_cores
 from hloc.workers import Workers
 
+if TYPE_CHECKING:
+    from hloc.targets.cuda.sources import CudaSources
+
 SECONDS = 60                       # of a disassembler
 _SYMBOL = re.compile(r"^[0-9a-f]+ <([\w.$]+)>:$")
 _PTX_ENTRY = re.compile(r"^(?:\.visible )?\.entry (\w+)\(")
@@ -24,8 +27,8 @@ _SASS_FUNCTION = re.compile(r"^\s*\.section\s+\.text\.(\w+)|^\s*Function : (\w+)
 
 def ptx(work: Work, chosen: Mapping[str, str]) -> Content:
     from hloc.targets.cuda import compiler
-    done, names, source = _cuda(work, chosen)
-    text = compiler.compile_cuda(source, done.target.machine.arch, "ptx").decode()
+    done, names, sources = _cuda(work, chosen)
+    text = compiler.compile_cuda(sources.single_file(), done.target.machine.arch, "ptx").decode()
     lines = [line.rstrip() for line in text.split("\n")]
     return code("ptx", _by_symbol(done, names, lines, _PTX_ENTRY), note=done.target.machine.arch)
 
@@ -34,13 +37,13 @@ def machine_code(work: Work, chosen: Mapping[str, str]) -> Content:
     return _cpu_code(work.on("cpu")) if chosen["target"] == "cpu" else _gpu_code(work, chosen)
 
 
-def _cuda(work: Work, chosen: Mapping[str, str]) -> tuple[Optimized, dict[str, frozenset[int]], str]:
-    """A program's kernels by the names of their functions, each with its lines, and its CUDA C in one file."""
+def _cuda(work: Work, chosen: Mapping[str, str]) -> tuple[Optimized, dict[str, frozenset[int]], CudaSources]:
+    """A program's kernels by the names of their functions, each with its lines, and its CUDA C."""
     from hloc.targets.cuda.sources import make_sources
     done = work.on(chosen["target"])
     sources = make_sources(done.program, done.target.machine)
     names = {g.function: done.kernel_lines(kernel) for g, (kernel, _) in zip(sources.geometry, sources.origins)}
-    return done, names, sources.single_file()
+    return done, names, sources
 
 
 def _by_symbol(done: Optimized, names: Mapping[str, Lines], lines: list[str],
@@ -94,16 +97,18 @@ def _printed(command: list[str]) -> str:
 # -- GPU ---------------------------------------------------------------------------------------------------------------
 
 def _gpu_code(work: Work, chosen: Mapping[str, str]) -> Content:
-    from hloc.targets.cuda import compiler
+    from hloc.targets.cuda.kernel_images import images_of
     tool = next(filter(shutil.which, ("nvdisasm", "cuobjdump")), None)
     if tool is None:
         raise BuildError("neither nvdisasm nor cuobjdump, which disassemble cubins, is installed",
                          hint="both come with the CUDA toolkit")
-    done, names, source = _cuda(work, chosen)
-    image = compiler.compile_cuda(source, done.target.machine.arch, "cubin")
-    with cache.workspace() as folder:
-        path = folder / "program.cubin"
-        path.write_bytes(image)
-        text = _printed([tool, *(("-c",) if tool == "nvdisasm" else ("-sass",)), str(path)])
+    done, names, sources = _cuda(work, chosen)
+    images = images_of(sources, done.target.machine.arch)
+    with cache.workspace() as folder, Workers(available_cores()) as cores:
+        paths = [folder / f"{name}.cubin" for name in sources.units()]
+        for path, image in zip(paths, images):
+            path.write_bytes(image)
+        option = "-c" if tool == "nvdisasm" else "-sass"
+        text = "\n".join(cores.map(lambda path: _printed([tool, option, str(path)]), paths))
     return code("assembly", _by_symbol(done, names, text.split("\n"), _SASS_FUNCTION),
                 note=f"{tool}; {done.target.machine.arch}")

@@ -1,6 +1,7 @@
 """CUDA C -> cubin or PTX, without a GPU: NVRTC if its library is here, else nvcc as a subprocess.
 
     image = compile_cuda(source, "sm_90a", "cubin")
+    images = compile_units({"k0_dot": text, "k1_add": other}, "sm_90a")         cubins, by all cores
 
 The architecture is always explicit. Raises BuildError with the compiler's own message, or with the command that
 installs a compiler.
@@ -11,14 +12,15 @@ import ctypes
 import importlib.util
 import re
 import shutil
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 from hloc import cache, processes
 from hloc.errors import BuildError
+from hloc.machine import available_cores
 from hloc.processes import NotFinished
-from hloc.workers import in_background
+from hloc.workers import Workers, in_background, stop_event
 
 COMPILE_SECONDS, VERSION_SECONDS = 900, 60
 QUICK = ("--Ofast-compile=mid",)
@@ -32,11 +34,24 @@ def compile_cuda(source: str, arch: str, form: str, *, quick: bool = False) -> b
     """`form` is "cubin" (bytes of an ELF image) or "ptx" (text). arch: sm_80, sm_90a ... quick: compiles in
     half the time, for slower kernels; compilers before CUDA 13 cannot do that, and take their usual time."""
     more = QUICK if quick and compiler_version() >= 13000 else ()
+    return _compile_all([("", source)], arch, form, 1, lambda _: None, *more)[0]
+
+
+def compile_units(units: Mapping[str, str], arch: str, done: Callable[[int], None] = lambda _: None) -> list[bytes]:
+    """The cubins of several texts by the names that errors call them, compiled by all cores. NVRTC compiles on several
+    threads at once. done: is called with the number of units that are compiled."""
+    return _compile_all(list(units.items()), arch, "cubin", available_cores(), done)
+
+
+def _compile_all(units: Sequence[tuple[str, str]], arch: str, form: str, count: int, done: Callable[[int], None],
+                 *more: str) -> list[bytes]:
     library = _nvrtc()
     if library is not None:
-        return in_background(lambda: _compile_with_nvrtc(library, source, arch, form, *more))
+        return in_background([partial(_compile_with_nvrtc, library, text, arch, form, *more, name=name)
+                              for name, text in units], count, done)
     if shutil.which("nvcc"):
-        return _compile_with_nvcc(source, arch, form, *more)
+        with Workers(count) as workers:
+            return list(workers.map(lambda unit: _compile_with_nvcc(unit[1], arch, form, *more, name=unit[0]), units))
     raise BuildError("no CUDA compiler found", hint="pip install 'hloc[nvrtc]' (no toolkit and no GPU needed), "
                                                     "or put nvcc on PATH")
 
@@ -55,8 +70,8 @@ def compile_verbosely(source: str, arch: str) -> str:
     """The report of ptxas about each kernel: registers, spills, shared memory. Raises BuildError."""
     library = _nvrtc()
     if library is not None:
-        return in_background(lambda: _with_nvrtc(
-            library, source, arch, lambda program: _text(library, program, "ProgramLog"), "--ptxas-options=-v"))
+        return in_background([lambda: _with_nvrtc(
+            library, source, arch, lambda program: _text(library, program, "ProgramLog"), "--ptxas-options=-v")])[0]
     if shutil.which("nvcc"):
         return _with_nvcc(source, arch, "cubin", "-Xptxas", "-v")[1]
     raise BuildError("no CUDA compiler found", hint="pip install 'hloc[nvrtc]'")
@@ -102,16 +117,18 @@ def _wheel_libraries() -> list[Path]:
     return [p for folder in folders for pattern in LIBRARY_PATTERNS for p in sorted(folder.glob(pattern))]
 
 
-def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str, *more: str) -> bytes:
+def _compile_with_nvrtc(library: ctypes.CDLL, source: str, arch: str, form: str, *more: str,
+                        name: str = "") -> bytes:
     """For a virtual architecture NVRTC stops at the PTX, which is the same: ptxas would take most of the time."""
     if form == "ptx":
         arch = arch.replace("sm_", "compute_")
     return _with_nvrtc(library, source, arch,
-                       lambda program: _fetch(library, program, "CUBIN" if form == "cubin" else "PTX"), *more)
+                       lambda program: _fetch(library, program, "CUBIN" if form == "cubin" else "PTX"), *more,
+                       name=name)
 
 
-def _with_nvrtc(library: ctypes.CDLL, source: str, arch: str, answer: Callable, *more: str):
-    """Compiles, and returns the result of `answer` for the compiled program."""
+def _with_nvrtc(library: ctypes.CDLL, source: str, arch: str, answer: Callable, *more: str, name: str = ""):
+    """Compiles, and returns the result of `answer` for the compiled program. name: of a kernel, for messages."""
     program = ctypes.c_void_p()
     options = [*more, f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--fmad=true"]
     options += [f"-I{folder}" for folder in (HEADERS, OWN_HEADERS)]
@@ -120,7 +137,8 @@ def _with_nvrtc(library: ctypes.CDLL, source: str, arch: str, answer: Callable, 
         array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
         code = library.nvrtcCompileProgram(program, len(options), array)
         if code:
-            raise BuildError(f"NVRTC failed for {arch}\n" + _first_lines(_text(library, program, "ProgramLog")))
+            log = _text(library, program, "ProgramLog")
+            raise BuildError(f"NVRTC failed for {arch}{_of(name)}\n" + _first_lines(log))
         return answer(program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
@@ -144,11 +162,11 @@ def _check(library: ctypes.CDLL, code: int) -> None:
         raise BuildError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()}")
 
 
-def _compile_with_nvcc(source: str, arch: str, form: str, *more: str) -> bytes:
-    return _with_nvcc(source, arch, form, *more)[0]
+def _compile_with_nvcc(source: str, arch: str, form: str, *more: str, name: str = "") -> bytes:
+    return _with_nvcc(source, arch, form, *more, name=name)[0]
 
 
-def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, str]:
+def _with_nvcc(source: str, arch: str, form: str, *more: str, name: str = "") -> tuple[bytes, str]:
     """The compiled file, and the output of nvcc."""
     with cache.workspace() as folder:
         unit, output = folder / "hloc.cu", folder / f"hloc.{form}"
@@ -156,16 +174,20 @@ def _with_nvcc(source: str, arch: str, form: str, *more: str) -> tuple[bytes, st
         command = ["nvcc", f"--{form}", *more, f"-arch={arch}", "-std=c++17", "-w", f"-I{HEADERS}", f"-I{OWN_HEADERS}",
                    str(unit), "-o", str(output)]
         try:
-            done = processes.run(command, COMPILE_SECONDS)
+            done = processes.run(command, COMPILE_SECONDS, stop=stop_event())
         except NotFinished as error:
             raise BuildError(str(error)) from None
         except OSError as error:
             raise BuildError(f"cannot run nvcc: {error.strerror}") from None
         if done.code:
-            raise BuildError(f"nvcc failed for {arch}\n" + _first_lines(done.errors))
+            raise BuildError(f"nvcc failed for {arch}{_of(name)}\n" + _first_lines(done.errors))
         if not output.is_file():
             raise BuildError("nvcc reported no error, but wrote nothing")
         return output.read_bytes(), done.errors
+
+
+def _of(name: str) -> str:
+    return f", kernel {name}" if name else ""
 
 
 def _first_lines(text: str) -> str:

@@ -1,9 +1,9 @@
 """model.cubin: kernels, plan and constants in one file.
 
-hloc/targets/sealed.py defines the layout of the file and its checks. plan.json holds the steps; the members are the
-constants.
+hloc/targets/sealed.py defines the layout of the file and its checks: it is a zip. plan.json holds the steps; the other
+members are the cubins of the kernels (k0_dot.cubin, ELF images that cuobjdump reads) and the constants.
 
-    write(file, image, program, launches, arch); container = read(path)
+    write(file, images, program, launches, arch); container = read(path)
 """
 from __future__ import annotations
 
@@ -40,18 +40,20 @@ from hloc.targets.cuda.libraries.cudnn import CudnnConvolution
 from hloc.targets.cuda.tiles.tensor_maps import TensorMap
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
-MARK, VERSION = "hloc_container", 14
+MARK, VERSION = "hloc_container", 15
 DEEPEST_PLAN = 200
 LARGEST_GRID, LARGEST_BLOCK, MOST_THREADS = (2 ** 31 - 1, 65535, 65535), (1024, 1024, 64), 1024
+MOST_IMAGES = 1 << 20
 MOST_SHARED = 227 << 10             # bytes of a block, on any GPU
 SELECTORS = {"pred": 1, "s32": 4}   # types that select a branch, and their bytes
 
 
 class Geometry(NamedTuple):
-    """The launch of a kernel: its name in the image, blocks, threads per block, dynamic shared memory in bytes. about:
+    """The launch of a kernel: its name in its image, blocks, threads per block, dynamic shared memory in bytes. about:
     the HLO that it computes, in one line, for messages. product: a call of cuBLASLt or cuDNN in place of the kernel.
     maps: tensor maps of arguments, for the bulk copy engine; the kernel's last argument points to them. early: numbers
-    of the kernels behind which it starts, in a graph, before they have ended (early_start.py)."""
+    of the kernels behind which it starts, in a graph, before they have ended (early_start.py). image: the
+    number of the cubin that has it."""
 
     function: str
     grid: tuple[int, int, int]
@@ -61,16 +63,17 @@ class Geometry(NamedTuple):
     product: LtProduct | CudnnConvolution | None = None
     maps: tuple[TensorMap, ...] = ()
     early: tuple[int, ...] = ()
+    image: int = 0
 
 
 class Container(NamedTuple):
     """The contents of a model.cubin. `kernels` replace Program.kernels. cuda: the version of the compiler that made the
-    image, in the driver's format (13000), 0 if it is unknown. precision: the options of numeric precision
+    images, in the driver's format (13000), 0 if it is unknown. precision: the options of numeric precision
     (hloc/passes/precision.py). devices: that the program is for, 0: it knows of no others."""
 
     name: str
     arch: str
-    image: bytes
+    images: tuple[bytes, ...]
     kernels: tuple[Geometry, ...]
     steps: tuple[Step, ...]
     parameters: tuple[Value, ...]
@@ -88,13 +91,13 @@ class Container(NamedTuple):
         return self.devices
 
 
-def write(file: BinaryIO, image: bytes, program: Program | Container, geometry: Sequence[Geometry], arch: str,
-          cuda: int = 0, precision: Mapping[str, str] = MappingProxyType({})) -> None:
+def write(file: BinaryIO, images: Sequence[bytes], program: Program | Container, geometry: Sequence[Geometry],
+          arch: str, cuda: int = 0, precision: Mapping[str, str] = MappingProxyType({})) -> None:
     """Writes a container in the machine's byte order, which the element types record."""
     plan = {
         MARK: VERSION, "name": program.name, "arch": arch, "cuda": cuda, "precision": dict(precision),
-        "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps], list(g.early)]
-                    for g in geometry],
+        "kernels": [[*g[:5], g.product.to_json() if g.product else None, [m.to_json() for m in g.maps], list(g.early),
+                     g.image] for g in geometry],
         "steps": [_step_to_json(s) for s in program.steps],
         "parameters": [value_to_json(v) for v in program.parameters],
         "results": [value_to_json(v) for v in program.results],
@@ -103,8 +106,18 @@ def write(file: BinaryIO, image: bytes, program: Program | Container, geometry: 
         "on_host": [[n for n, v in enumerate(values) if v.shape.on_host]
                     for values in (program.parameters, program.results)],
     }
-    sealed.write(file, io.BytesIO(image), plan,
-                 {f"constant_{i}": c.tobytes() for i, c in enumerate(program.constants)})
+    cubins = {name: images[number] for number, name in image_members(geometry).items()}
+    sealed.write(file, io.BytesIO(), plan,
+                 {**cubins, **{f"constant_{i}": c.tobytes() for i, c in enumerate(program.constants)}})
+
+
+def image_members(geometry: Sequence[Geometry]) -> dict[int, str]:
+    """The members of the file that hold images, by the images' numbers: each has the name of its first kernel."""
+    names: dict[int, str] = {}
+    for g in geometry:
+        if not g.product:
+            names.setdefault(g.image, f"{g.function}.cubin")
+    return names
 
 
 def read(path: Path) -> Container:
@@ -114,11 +127,15 @@ def read(path: Path) -> Container:
 
 
 def _unpack(found: sealed.Sealed) -> Container:
-    plan, image = found.plan, found.image()
+    plan = found.plan
+    kernels = tuple(_geometry(row) for row in plan["kernels"])
+    members = image_members(kernels)
+    if sorted(members) != list(range(len(members))):
+        raise ValueError("kernels without an image")
     constants = [np.frombuffer(found.member(f"constant_{i}"), np.dtype(dtype)).reshape(dimensions)
                  for i, (dtype, dimensions) in enumerate(plan["constants"])]
     packed = Container(
-        str(plan["name"]), str(plan["arch"]), image, tuple(_geometry(row) for row in plan["kernels"]),
+        str(plan["name"]), str(plan["arch"]), tuple(found.member(members[n]) for n in range(len(members))), kernels,
         tuple(_step_from_json(s, 0) for s in plan["steps"]),
         _values(plan["parameters"], plan["on_host"][0]), _values(plan["results"], plan["on_host"][1]),
         tuple(constants), whole(plan["arena"], MOST_BYTES),
@@ -148,12 +165,12 @@ def table_bytes(steps: Sequence[Step]) -> int:
 
 
 def _geometry(row: list) -> Geometry:
-    function, grid, block, shared, about, product, maps, early = row
+    function, grid, block, shared, about, product, maps, early, image = row
     x, y, z = map(int, grid)
     threads_x, threads_y, threads_z = map(int, block)
     start = Geometry(str(function), (x, y, z), (threads_x, threads_y, threads_z), int(shared), str(about),
                      _library_call(product) if product else None, tuple(TensorMap.from_json(m) for m in maps),
-                     tuple(whole(n, LARGEST_GRID[0]) for n in early))
+                     tuple(whole(n, LARGEST_GRID[0]) for n in early), whole(image, MOST_IMAGES))
     if min(start.grid + start.block) < 1 \
             or any(n > most for n, most in zip(start.grid + start.block, LARGEST_GRID + LARGEST_BLOCK)) \
             or math.prod(start.block) > MOST_THREADS or not 0 <= start.shared <= MOST_SHARED:

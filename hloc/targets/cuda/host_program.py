@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from hloc.errors import UnsupportedError
 from hloc.kernels.plan import Branch, Collective, Copy, Counter, DeviceNumber, Launch, Program, Ref, Step, WhileLoop
 from hloc.targets.c_headers import arrays, c_string, comment, header
-from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.container import Geometry, image_members
 from hloc.targets.cuda.libraries.cublaslt import LtProduct
 from hloc.targets.cuda.tiles.tensor_maps import BYTES, TYPES
 from hloc.targets.sealed import SEAL_BYTES
@@ -132,21 +132,22 @@ def host_text(file: BinaryIO, program: Program, geometry: Sequence[Geometry], ar
     values = [*program.parameters, *program.results]
     sizes = [v.shape.num_bytes for v in values] + [c.nbytes for c in program.constants]
     places, total = _places([program.arena_size, *sizes, BYTES * len(plan.maps)])
-    image, constants, length, seal = _facts(file, len(program.constants))
+    images, constants, length, seal = _facts(file, geometry, len(program.constants))
     digits = arch.removeprefix("sm_")
     major, minor = divmod(int(digits.rstrip("af")), 10)
     numbers = {"KERNELS": len(geometry), "CONSTANTS": len(program.constants), "PARAMETERS": len(program.parameters),
                "RESULTS": len(program.results), "MAPS": len(plan.maps), "DEVICE_BYTES": total,
-               "FILE_BYTES": length, "IMAGE_BYTES": image, "MAJOR": major, "MINOR": minor,
+               "FILE_BYTES": length, "IMAGES": len(images), "MAJOR": major, "MINOR": minor,
                "EXACT": int(digits != digits.rstrip("af")),
                "MOST_ARGUMENTS": plan.most,
                "NAME": c_string(name), "ARCH": c_string(arch), "SEAL": c_string(seal)}
-    kernels = [f"  {{{c_string(g.function)}, {_row(g.grid)}, {_row(g.block)}, {g.shared}, {c_string(g.about)}}},"
-               for g in geometry]
+    kernels = [f"  {{{c_string(g.function)}, {_row(g.grid)}, {_row(g.block)}, {g.shared}, {g.image}, "
+               f"{c_string(g.about)}}}," for g in geometry]
     types, _, functions = TEMPLATE.read_text(encoding="utf-8").partition("enum { HLOC_NO_MEMORY")
     text = "\n".join([
         *(f"#define HLOC_{what} {value}" for what, value in numbers.items()), types,
-        "static const hloc_kernel hloc_kernels[] = {", *kernels, "  {0, {0}, {0}, 0, 0}};",
+        "static const hloc_kernel hloc_kernels[] = {", *kernels, "  {0, {0}, {0}, 0, 0, 0}};",
+        "static const hloc_image hloc_images[] = {", *(f"  {_row(image)}," for image in images), "  {0, 0}};",
         f"static const size_t hloc_places[] = {_row(places[:-1])};",
         f"static const size_t hloc_bytes[] = {_row([*sizes, 0])};",
         f"static const size_t hloc_in_file[] = {_row([*constants, 0])};",
@@ -174,15 +175,21 @@ def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
     return places, total
 
 
-def _facts(file: BinaryIO, count: int) -> tuple[int, list[int], int, str]:
-    """Facts of a .cubin: bytes of its image, offsets of its constants, its length and its seal."""
+def _facts(file: BinaryIO, geometry: Sequence[Geometry], count: int
+           ) -> tuple[list[tuple[int, int]], list[int], int, str]:
+    """Facts of a .cubin: offsets and bytes of its images, offsets of its constants, its length and its seal."""
     length = file.seek(-SEAL_BYTES, 2) + SEAL_BYTES
     seal = file.read(SEAL_BYTES).decode("ascii")
     with zipfile.ZipFile(file) as archive:
-        image = archive.getinfo("plan.json").header_offset
-        found = [archive.getinfo(f"constant_{i}").header_offset + LOCAL_HEADER + len(f"constant_{i}")
-                 for i in range(count)]
-    return image, found, length, seal
+        images = [(_offset(archive, name), archive.getinfo(name).file_size)
+                  for _, name in sorted(image_members(geometry).items())]
+        constants = [_offset(archive, f"constant_{i}") for i in range(count)]
+    return images, constants, length, seal
+
+
+def _offset(archive: zipfile.ZipFile, name: str) -> int:
+    """The place of a stored member's bytes in the file."""
+    return archive.getinfo(name).header_offset + LOCAL_HEADER + len(name)
 
 
 def _map(plan: Steps, launch: Launch, number: int, place: int) -> str:

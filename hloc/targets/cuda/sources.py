@@ -1,12 +1,13 @@
-"""Program -> one CUDA C file and the launch geometry of each of its kernels.
+"""Program -> CUDA C and the launch geometry of each of its kernels.
 
-In: a plan.Program. Out: CudaSources: the text, a Geometry per kernel, and the program with its launches numbered in the
-order of these. The text is one translation unit: ten units of ten kernels take longer to compile than one of a hundred.
+In: a plan.Program. Out: CudaSources: the texts, a Geometry per launch, and the program with its launches numbered in
+the order of these. Each kernel of the plan is a translation unit (kernel_images.py); single_file() is one text of all.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from hloc.kernels.ir import Kernel, Tile
@@ -18,6 +19,7 @@ from hloc.targets.cuda.early_start import chosen, fetched, may, with_fetches
 from hloc.targets.cuda.execution.graphs import in_words
 from hloc.targets.cuda.loops.kernels import describe, kernel_source
 from hloc.targets.cuda.tiles.source import TileCode, tile_source
+from hloc.targets.header_selection import with_needed_sections, words_in
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import c_name, inline_includes
 from hloc.targets.printer import escaped
@@ -60,16 +62,49 @@ class CudaSources:
     variants: tuple[str, ...]
     origins: tuple[tuple[int, int], ...]
 
+    def units(self) -> dict[str, str]:
+        """What is compiled: texts by the names of kernels, in the order of Geometry.image. Those that libraries compute
+        have none."""
+        compiled = {number for (number, _), g in zip(self.origins, self.geometry) if not g.product}
+        return {c_name(number, self.program.kernels[number].name): with_headers(without_comments(self.kernels[number]))
+                for number in sorted(compiled)}
+
     def readable(self) -> str:
         """The kernels as generated; hloc's headers are #include lines."""
-        used = [name for name, words in HEADERS if any(word in text for text in self.kernels for word in words)]
-        includes = "".join(f'#include "{name}"\n' for name in ("scalar.h", *used))
         about = escaped(f"{self.program.name}: {in_words(self.program.steps)}")
-        return "\n".join([f"/* {about} */", includes, *self.kernels])
+        return "\n".join([f"/* {about} */", includes(used_headers(self.kernels)), *self.kernels])
 
     def single_file(self) -> str:
         """The same with the text of hloc's headers inserted: one file for nvcc or NVRTC."""
         return inline_includes(QUIET + self.readable(), (DEVICE, SHARED))
+
+
+def used_headers(texts: Sequence[str]) -> list[str]:
+    return [name for name, words in HEADERS if any(word in text for text in texts for word in words)]
+
+
+def includes(headers: Sequence[str]) -> str:
+    return "".join(f'#include "{name}"\n' for name in ("scalar.h", *headers))
+
+
+def with_headers(text: str) -> str:
+    """The text of a kernel as a unit: with the headers that it uses, and those sections of scalar.h that it and they
+    call; all sections take half of a small kernel's time."""
+    headers = used_headers([text])
+    words = words_in(text).union(*map(words_of_header, headers))
+    return with_needed_sections(QUIET + includes(headers) + text, words)
+
+
+@lru_cache(maxsize=len(HEADERS))
+def words_of_header(name: str) -> frozenset[str]:
+    """The words in the names of functions that a header may call."""
+    return words_in((DEVICE / name).read_text(encoding="utf-8"))
+
+
+def without_comments(text: str) -> str:
+    """The same code for equal kernels: comments hold names of instructions."""
+    first, *others = text.split("/*")
+    return first + "".join(part.partition("*/")[2] for part in others)
 
 
 def make_sources(program: Program, gpu: Machine, variants: Sequence[str] = ()) -> CudaSources:
@@ -84,7 +119,9 @@ def make_sources(program: Program, gpu: Machine, variants: Sequence[str] = ()) -
         about = escaped(kernel.origin[0]) if kernel.origin else kernel.name
         starts = tuple(g._replace(about=about) for g in code.launches)
         codes.append(code._replace(text=describe(code.launches, kernel) + code.text, launches=starts))
-    geometry = tuple(g for code in codes for g in code.launches)
+    units = [number for number, code in enumerate(codes) if not all(g.product for g in code.launches)]
+    geometry = tuple(g if g.product else g._replace(image=units.index(number))
+                     for number, code in enumerate(codes) for g in code.launches)
     fetched_bytes = [sum(fetches.get(number, {}).values()) if len(code.launches) == 1 else 0
                      for number, code in enumerate(codes) for _ in code.launches]
     program = decided(program, lambda launch: sum(may(g, gpu) for g in codes[launch.kernel].launches))

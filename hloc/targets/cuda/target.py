@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from hloc import cache
 from hloc.errors import RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Module
@@ -18,7 +17,7 @@ from hloc.kernels.ir import Tile
 from hloc.kernels.plan import HostCall, Program, WhileLoop, Workspace, all_steps
 from hloc.machine import Machine
 from hloc.passes.precision import precision_of
-from hloc.targets.cuda import compiler, container, presence
+from hloc.targets.cuda import compiler, container, kernel_images, presence
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
 from hloc.targets.cuda.tiles.source import tile_source
@@ -87,7 +86,7 @@ def _executable(gpu: Machine, planned: Program, sources: CudaSources, module: Mo
         from hloc.targets.cuda.execution.runtime import CudaBackend
         refuse_alone(program, device)
         packed = container.Container(
-            program.name, gpu.arch, image(sources, gpu, options), sources.geometry, program.steps, program.parameters,
+            program.name, gpu.arch, images(sources, gpu, options), sources.geometry, program.steps, program.parameters,
             program.results, program.constants, program.arena_size, compiler.compiler_version(), precision,
             program.host_arena_size, program.communicating)
         return CudaBackend(packed, functions, clock, device)
@@ -103,7 +102,7 @@ def _executable(gpu: Machine, planned: Program, sources: CudaSources, module: Mo
             call = sources.host_calls[0]
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
                                    call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
-        container.write(file, image(sources, gpu, options), program, sources.geometry, gpu.arch,
+        container.write(file, images(sources, gpu, options), program, sources.geometry, gpu.arch,
                         compiler.compiler_version(), precision)
 
     def host_program(file: BinaryIO, name: str) -> str:
@@ -123,20 +122,10 @@ def _executable(gpu: Machine, planned: Program, sources: CudaSources, module: Mo
         optimized=lambda: module)
 
 
-def image(sources: CudaSources, gpu: Machine, options) -> bytes:
-    """The cubin of a program, from the cache or compiled. Raises BuildError."""
-    text = sources.single_file()
-    key = cache.digest("cubin", gpu.arch, str(compiler.compiler_version()), str(precision_of(options.passes)), text)
-    with _compiling:
-        found = cache.opened(key, ".cubin")
-        if found:
-            with found:
-                return found.read()
-        options.report("compile CUDA C", 0, 0)
-        with options.stage("compiler"):
-            data = compiler.compile_cuda(text, gpu.arch, "cubin")
-        cache.put_bytes(key, ".cubin", data)
-        return data
+def images(sources: CudaSources, gpu: Machine, options) -> tuple[bytes, ...]:
+    """The cubins of a program, from the cache or compiled. Raises BuildError."""
+    with _compiling, options.stage("compiler"):
+        return kernel_images.images_of(sources, gpu.arch, options.report)
 
 
 def load_cubin(path: Path) -> Executable:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 
-from hloc.targets.cpu.building.header_selection import needed_sections
 from hloc.targets.cpu.building.library_kernels import file_of
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
 from hloc.targets.cpu.program.export import constants_text, entry_macros, header_text
 from hloc.targets.cpu.program.sources import OUT_OF_MEMORY, PROLOGUE, Sources, calls_of
+from hloc.targets.header_selection import needed_sections
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import INCLUDE, inline_includes
 

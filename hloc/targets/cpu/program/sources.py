@@ -19,7 +19,6 @@ from hloc.kernels.schedule.nest import Nest
 from hloc.kernels.schedule.row_nest import RowNest
 from hloc.machine import Machine
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.building.header_selection import with_needed_sections
 from hloc.targets.cpu.building.library_kernels import runtime_units
 from hloc.targets.cpu.building.needed_parts import parts_of_tiles
 from hloc.targets.cpu.building.parts import Parts
@@ -32,6 +31,7 @@ from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_nests
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.functions import definitions
+from hloc.targets.header_selection import with_needed_sections
 from hloc.targets.inlining import c_name
 from hloc.targets.printer import C, comment, kernel_body, signature
 from hloc.targets.vectors import vector_definitions

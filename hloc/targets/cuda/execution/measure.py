@@ -16,7 +16,7 @@ from hloc.ir.shapes import array as array_shape
 from hloc.kernels.ir import Buffer, Tile
 from hloc.kernels.plan import Launch, Program, Ref, Value
 from hloc.machine import Machine
-from hloc.targets.cuda import compiler
+from hloc.targets.cuda import compiler, kernel_images
 from hloc.targets.cuda.container import Container
 from hloc.targets.cuda.execution.measured import Measured, describe
 from hloc.targets.cuda.sources import CudaSources, make_sources
@@ -109,8 +109,8 @@ def _run(backend, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
 
 def _container(sources: CudaSources, gpu: Machine) -> Container:
     program = sources.program
-    image = compiler.compile_cuda(sources.single_file(), gpu.arch, "cubin")
-    return Container(program.name, gpu.arch, image, sources.geometry, program.steps, program.parameters,
+    images = kernel_images.images_of(sources, gpu.arch)
+    return Container(program.name, gpu.arch, images, sources.geometry, program.steps, program.parameters,
                      program.results, program.constants, program.arena_size, compiler.compiler_version())
 
 

@@ -1,4 +1,4 @@
-"""Runs a container on a GPU through PyCUDA, with one module, one allocation and a separate stream; of a program with
+"""Runs a container on a GPU through PyCUDA, with one allocation and a separate stream; of a program with
 collectives, with another stream for these (collectives.py).
 
 In: a Container and arrays of the host or the device. Out: arrays of the host, or of the device (device_arrays.py).
@@ -141,7 +141,7 @@ def device_machine() -> Machine:
 
 
 class CudaBackend:
-    """Owns the context, the module, all memory and the graphs on the device; `close` releases them. device: which of
+    """Owns the context, the modules, all memory and the graphs on the device; `close` releases them. device: which of
     several (hloc/evaluate), of a program with collectives."""
 
     def __init__(self, packed: Container, functions: dict[HostCall, Callable], clock: StepClock | None = None,
@@ -156,7 +156,7 @@ class CudaBackend:
         self.host: HostMemory | None = None
         self.memory: Any = None                             # PyCUDA's objects have no types
         self.functions: list[Any] = []
-        self.module: Any = None
+        self.modules: list[Any] = []                        # of each image
         self.stream: Any = None
         self.lock = threading.RLock()                       # one thread at a time: all runs use the same memory
         self.resident: dict[int, weakref.ref] = {}   # number of a parameter -> the argument that its memory still holds
@@ -182,10 +182,10 @@ class CudaBackend:
         cuda, packed = self.cuda, self.packed
         check_architecture(packed, self.gpu.name(), self.gpu.compute_capability())
         try:
-            self.module = cuda.module_from_buffer(packed.image)
+            self.modules = [cuda.module_from_buffer(image) for image in packed.images]
         except cuda.Error as error:
             raise self._refused(error) from None
-        self.functions = [self._library_call(k) if k.product else self._function(k.function) for k in packed.kernels]
+        self.functions = [self._library_call(k) if k.product else self._function(k) for k in packed.kernels]
         for function, kernel in zip(self.functions, packed.kernels):
             if kernel.shared > STATIC_SHARED:
                 function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared)
@@ -223,11 +223,12 @@ class CudaBackend:
                 (why := self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)):
             warnings.warn(f"the host decides how loops of {self.packed.name} go on: {why}", RuntimeWarning, 2)
 
-    def _function(self, name: str):
+    def _function(self, kernel: Geometry):
         try:
-            return self.module.get_function(name)
+            return self.modules[kernel.image].get_function(kernel.function)
         except self.cuda.Error as error:
-            raise RunError(f"the program's image gives no kernel {name} ({error}); compile it again") from None
+            raise RunError(f"the program's image gives no kernel {kernel.function} ({error}); compile it again"
+                           ) from None
 
     def _library_call(self, kernel: Geometry) -> Callable:
         product = kernel.product
@@ -302,8 +303,8 @@ class CudaBackend:
                 library.close()
         if self.memory is not None:
             self.memory.free()
-        self.graphs, self.functions, self.collectives, self.recorder.nodes = {}, [], None, None
-        self.cublaslt = self.cudnn = self.memory = self.host = self.module = self.stream = None
+        self.graphs, self.functions, self.modules, self.collectives, self.recorder.nodes = {}, [], [], None, None
+        self.cublaslt = self.cudnn = self.memory = self.host = self.stream = None
 
     def check_lost(self) -> None:
         """After an error: checks whether it has destroyed the context. If so, nothing in the context is freed, since

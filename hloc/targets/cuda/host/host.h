@@ -1,10 +1,10 @@
 /* host.h: runs the plan of a .cubin over the CUDA driver API, without Python and without CUDA's own headers.
  *
  * In (hloc/targets/cuda/host_program.py): HLOC_KERNELS, HLOC_CONSTANTS, HLOC_PARAMETERS, HLOC_RESULTS, HLOC_MAPS, how
- * many; HLOC_DEVICE_BYTES; HLOC_FILE_BYTES, HLOC_IMAGE_BYTES and HLOC_SEAL, of the .cubin; HLOC_MAJOR, HLOC_MINOR,
- * HLOC_EXACT, the GPU; tables hloc_kernels, hloc_places (of the arena, parameters, results, constants on the device),
- * hloc_bytes (of parameters, results, constants), hloc_in_file (of constants), hloc_maps; and hloc_plan, which calls
- * hloc_launch, hloc_copy and hloc_read. Out: hloc_start, hloc_run, hloc_stop, hloc_error.
+ * many; HLOC_DEVICE_BYTES; HLOC_FILE_BYTES, HLOC_IMAGES and HLOC_SEAL, of the .cubin; HLOC_MAJOR, HLOC_MINOR,
+ * HLOC_EXACT, the GPU; tables hloc_kernels, hloc_images (in the file), hloc_places (of the arena, parameters, results,
+ * constants on the device), hloc_bytes (of parameters, results, constants), hloc_in_file (of constants), hloc_maps; and
+ * hloc_plan, which calls hloc_launch, hloc_copy and hloc_read. Out: hloc_start, hloc_run, hloc_stop, hloc_error.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -16,7 +16,8 @@
 
 typedef unsigned long long hloc_address;
 typedef struct { int base; long long offset; } hloc_ref;
-typedef struct { const char *name; unsigned grid[3], block[3], shared; const char *about; } hloc_kernel;
+typedef struct { const char *name; unsigned grid[3], block[3], shared; int image; const char *about; } hloc_kernel;
+typedef struct { size_t place, bytes; } hloc_image;
 /* What the bulk copy engine must know of an array; place: where on the device the kernel finds it. */
 typedef struct {
   long long place;
@@ -73,7 +74,7 @@ static struct {
 } hloc_driver;
 static struct {
   int device;
-  void *context, *module, *stream, *functions[HLOC_KERNELS + 1];
+  void *context, *stream, *modules[HLOC_IMAGES + 1], *functions[HLOC_KERNELS + 1];
   hloc_address memory;
   const hloc_kernel *at; /* that is starting */
 } hloc_gpu;
@@ -180,11 +181,25 @@ static int hloc_encode_map(const hloc_map *map, char *to) {
   return code ? hloc_fail(HLOC_MAP_FUNCTION, code) : 0;
 }
 
+/* A module of an image, which is at any place in the file: the driver gets a copy at an aligned one. */
+static int hloc_load_image(const char *data, int number) {
+  char *image = malloc(hloc_images[number].bytes);
+  if (!image) return hloc_say(HLOC_NO_MEMORY, "out of memory");
+  memcpy(image, data + hloc_images[number].place, hloc_images[number].bytes);
+  const int code = hloc_driver.cuModuleLoadDataEx(&hloc_gpu.modules[number], image, 0, NULL, NULL);
+  free(image);
+  return code ? hloc_fail("cuModuleLoadDataEx", code) : 0;
+}
+
 static int hloc_load(const char *data) {
   static char maps[HLOC_MAPS + 1][HLOC_MAP_BYTES];
-  HLOC_DO(cuModuleLoadDataEx, &hloc_gpu.module, data, 0, NULL, NULL);
+  for (int i = 0; i < HLOC_IMAGES; i++) {
+    const int code = hloc_load_image(data, i);
+    if (code) return code;
+  }
   for (int i = 0; i < HLOC_KERNELS; i++) {
-    HLOC_DO(cuModuleGetFunction, &hloc_gpu.functions[i], hloc_gpu.module, hloc_kernels[i].name);
+    HLOC_DO(cuModuleGetFunction, &hloc_gpu.functions[i], hloc_gpu.modules[hloc_kernels[i].image],
+            hloc_kernels[i].name);
     if (hloc_kernels[i].shared > HLOC_STATIC_SHARED)
       HLOC_DO(cuFuncSetAttribute, hloc_gpu.functions[i], HLOC_DYNAMIC_SHARED_ATTRIBUTE, (int)hloc_kernels[i].shared);
   }
@@ -210,7 +225,8 @@ static void hloc_unload(void) {
   if (!hloc_gpu.context) return;
   if (hloc_gpu.memory) hloc_driver.cuMemFree_v2(hloc_gpu.memory);
   if (hloc_gpu.stream) hloc_driver.cuStreamDestroy_v2(hloc_gpu.stream);
-  if (hloc_gpu.module) hloc_driver.cuModuleUnload(hloc_gpu.module);
+  for (int i = 0; i < HLOC_IMAGES; i++)
+    if (hloc_gpu.modules[i]) hloc_driver.cuModuleUnload(hloc_gpu.modules[i]);
   hloc_driver.cuCtxPopCurrent_v2(&hloc_gpu.context);
   hloc_driver.cuDevicePrimaryCtxRelease_v2(hloc_gpu.device);
   memset(&hloc_gpu, 0, sizeof hloc_gpu);

@@ -22,6 +22,13 @@ NEAR = {"near", "far"}
 NARROW = set(ELEMENT_TYPES) - INTEGERS - FLOATS - COMPLEX | {"key", "odd"}
 NAMED = {"convert": {"convert"}, "stochastic": {"stochastic"}, "random": {"threefry2x32", "philox4x32", "rotate"},
          "bits": {"popcnt", "count", "mulhi"}}
+WORDS = frozenset({*ELEMENT_TYPES, "key", "odd", *INVERSE, *NEAR}.union(*NAMED.values()))
+
+
+def words_in(text: str) -> frozenset[str]:
+    """The words that may stand in names of functions which a text calls: with them, needed_sections names no section
+    too few, and may name some too many."""
+    return frozenset(word for word in WORDS if f"_{word}" in text)
 
 
 def with_needed_sections(text: str, calls: Iterable[str]) -> str:
