@@ -40,7 +40,7 @@ BANDWIDTH = (16384, 4096)
 PRODUCTS = (("bf16", 8192, 8192, 8192), ("f16", 8192, 8192, 8192), ("s8", 8192, 8192, 8192), ("f32", 4096, 4096, 4096),
             ("bf16", 4096, 1024, 16384))
 ATTENDED = (64, 2048, 128)          # heads, positions, size of a head
-CHANGED = ("hloc_attention_few",)   # kernels whose code has changed since 2026-11-27, 16:18 UTC
+CHANGED = ("hloc_attention_few", "hloc_gemm_thin<")   # kernels whose code has changed since 2026-11-27, 16:18 UTC
 PACKING = "_lines"                  # ends the names of launches that pack operands: these have changed, too
 ABOUT = "NVIDIA H200: microseconds by the device's clock, and what the kernels do (costs/work.py). " \
         "graphs, cases: 2026-11-27; the rest: 2026-11-26, hloc 1332a71. Written by fit_gpu_costs.py --add"

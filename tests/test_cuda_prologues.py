@@ -178,9 +178,10 @@ def test_without_a_fault(text, monkeypatch):
     (TILED, "prologue.read(outer, inner, first + row, k)", "prologue.read(outer, inner, row, k)"),
     (TILED, "at.batch / S::INNER, at.batch % S::INNER, at.row", "at.batch, 0, at.row"),
     (TILED, "    fetch(step + 1);\n", "    fetch(step + 2);\n"),
-    (FEW, "half /= 2) {\n        __syncthreads();", "half /= 2) {"),
+    (FEW, "sums[first + i][w];\n      __syncthreads();", "sums[first + i][w];"),
+    (FEW, "own[0] = sum;\n      }\n      __syncthreads();", "own[0] = sum;\n      }"),
     (FEW, "t % ACROSS * WIDE;", "t % ACROSS;"),
-], ids=["outside", "row", "batch", "step", "barrier", "columns"])
+], ids=["outside", "row", "batch", "step", "barrier", "second barrier", "columns"])
 def test_faults(text, place, wrong, monkeypatch):
     """Results differ, or the checker speaks."""
     sources, arrays, right = sources_and_arrays(text)

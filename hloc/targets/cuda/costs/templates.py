@@ -87,7 +87,7 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile, gpu: Machine) -> Work:
     block = products.thin_of(tile, product, gpu)
     steps = math.ceil(product.k / block.deep / block.slices)
     rounds = steps // block.ahead + steps % block.ahead + 1
-    syncs = sizes.rows * (2 + math.log2(block.slices))
+    syncs = 3 * math.ceil(sizes.rows / block.concurrent_rows(4))
     each = math.ceil(block.blocks(product) / start.grid[0])
     work = _simple(sizes, start, counts, each * rounds, float(sizes.memory))
     return work._replace(registers=OF_THIN, syncs=each * syncs)

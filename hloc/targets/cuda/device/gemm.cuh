@@ -569,7 +569,7 @@ HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd
   constexpr int AHEAD = S::AHEAD; /* vectors of B that are read before the first one is used; all of A is in cache */
   constexpr long STEP = S::BK * DEEP;
   static_assert(DEEP % A::VECTOR == 0 && S::K % DEEP == 0, "packs of A lie in those of B, and these in rows");
-  Sum *parts = (Sum *)memory; /* [slice][column] */
+  Sum *parts = (Sum *)memory;
   const int t = threadIdx.x, slice = B::K_FIRST ? t % S::BK : t / ACROSS;
   const int j = B::K_FIRST ? t / S::BK : t % ACROSS * WIDE;
   for (long work = blockIdx.x; work < hloc_gemm_tiles<S>(); work += gridDim.x) {
@@ -608,18 +608,34 @@ HLOC_FN void hloc_gemm_thin(Lhs lhs, Rhs rhs, unsigned char *memory, MultiplyAdd
 #pragma unroll 1
       for (; k < S::K; k += STEP) multiply(b.at(j, k), k);
     }
+    /* [row][slice][column], of some rows at once: first each of GROUPS threads adds up some slices of a sum, in the
+     * place of the first of them, then one adds up what these found. */
+    constexpr int ROWS = S::ROWS_AT_ONCE, GROUPS = S::BK > 16 ? 16 : S::BK;
 #pragma unroll
-    for (int i = 0; i < S::M; i++) {
-      __syncthreads(); /* the last row's sums have been read */
+    for (int first = 0; first < S::M; first += ROWS) {
+      __syncthreads(); /* the sums of the last rows have been read */
 #pragma unroll
-      for (int w = 0; w < WIDE; w++) parts[slice * S::BN + j + w] = sums[i][w];
-#pragma unroll 1
-      for (int half = S::BK / 2; half > 0; half /= 2) {
-        __syncthreads();
-        for (int n = t; n < half * S::BN; n += blockDim.x) parts[n] = add(parts[n], parts[half * S::BN + n]);
+      for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int w = 0; w < WIDE; w++) parts[(i * S::BK + slice) * S::BN + j + w] = sums[first + i][w];
+      __syncthreads();
+      for (int n = t; n < ROWS * GROUPS * S::BN; n += blockDim.x) {
+        Sum *own = &parts[(n / (GROUPS * S::BN) * S::BK + n / S::BN % GROUPS) * S::BN + n % S::BN];
+        Sum sum = own[0];
+#pragma unroll
+        for (int k = GROUPS; k < S::BK; k += GROUPS) sum = add(sum, own[k * S::BN]);
+        own[0] = sum;
       }
       __syncthreads();
-      if (t < S::BN && at.column + t < S::N) hloc_finish_one(finish, parts[t], at.batch, at.row + i, at.column + t);
+      for (int n = t; n < ROWS * S::BN; n += blockDim.x) {
+        const int row = n / S::BN, column = n % S::BN;
+        const Sum *own = &parts[row * S::BK * S::BN + column];
+        Sum sum = own[0];
+#pragma unroll
+        for (int g = 1; g < GROUPS; g++) sum = add(sum, own[g * S::BN]);
+        if (first + row < S::M && at.column + column < S::N)
+          hloc_finish_one(finish, sum, at.batch, at.row + first + row, at.column + column);
+      }
     }
   }
 }

@@ -46,6 +46,7 @@ RESIDENT = ((8, 16), (16, 12), (FEW, 8))    # rows, and warps of an SM whose reg
 THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
 THIN_SUMS, FEW_SUMS, MOST_COLUMNS = 64, 32, 8         # of a thread: with few sums, more loads are on their way
 THIN_ENOUGH = 2                 # blocks per SM
+THIN_MEMORY = 32 << 10          # bytes of a block, for sums of slices
 MOST_NEAR = 128                 # bytes of the left operand with which registers suffice for two blocks per SM
 LARGEST_TILE = 128
 
@@ -323,6 +324,10 @@ class Thin(NamedTuple):
     def columns(self) -> int:
         return self.threads // self.slices * self.wide
 
+    def concurrent_rows(self, width: int) -> int:
+        """Rows whose sums are in shared memory at once. width: bytes of a sum."""
+        return max(1, min(self.rows, THIN_MEMORY // (self.threads * self.wide * width)))
+
     def blocks(self, product: Product) -> int:
         return -(-product.n // self.columns) * product.outer * product.inner
 
@@ -422,12 +427,13 @@ def _thin(tile: Tile, name: str, gpu: Machine, product: Product, finish: str) ->
     if names[0] in prologues:
         made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, block.deep)
     constants["A_VECTOR"] = min(constants["A_VECTOR"], block.deep) if constants["A_K"] == 1 else 1
-    constants.update({"BM": block.rows, "BN": block.columns, "BK": block.slices, "AHEAD": block.ahead})
+    constants.update({"BM": block.rows, "BN": block.columns, "BK": block.slices, "AHEAD": block.ahead,
+                      "ROWS_AT_ONCE": block.concurrent_rows(ELEMENT_TYPES[total].bytes)})
     operands, structs = _operands(tile, name, product, made)
     call = (f"hloc_gemm_thin<{name}_shape, {c_type(total)}>({operands}, memory,\n"
             f"    {multiply_add(type, other, total)},\n    {adder(total)}, finish);")
     blocks = max(1, min(block.blocks(product), gpu.cores * BLOCKS_PER_SM))
-    memory = block.columns * block.slices * ELEMENT_TYPES[total].bytes
+    memory = block.columns * block.slices * ELEMENT_TYPES[total].bytes * constants["ROWS_AT_ONCE"]
     near = block.rows * block.deep * ELEMENT_TYPES[type].bytes      # bytes of the left operand per vector
     together = 2 if block.threads == THIN_THREADS and near <= MOST_NEAR else 1
     text = kernel_text(tile, name, block.threads, [finish, call], memory, together=together)
