@@ -23,6 +23,7 @@ from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
 
 UNROLL = "unroll"               # the third kind of an axis, beside those of loops
+FLOATS = ("f32", "f64")
 DIVISIONS = ("divide", "remainder")
 WITHOUT_LANES = ("called_", "bits_read", "stochastic_convert")
 
@@ -97,7 +98,7 @@ class Nest(NamedTuple):
 
     @property
     def functions(self) -> int:
-        """The most functions of many instructions of which each takes the result of the one before."""
+        """The most functions of floats of many instructions of which each takes the result of the one before."""
         lets, known = self.lets, dict[str, int]()
         return max(_functions(s.term, lets, known) for s in self.stages)
 
@@ -116,14 +117,14 @@ class Nest(NamedTuple):
 
 
 def _functions(e: Expr, lets: Mapping[str, Expr], known: dict[str, int]) -> int:
-    """The most functions of many instructions of which each takes the result of the one before."""
+    """The most functions of floats of many instructions of which each takes the result of the one before."""
     if isinstance(e, Var) and e.name in lets:
         if e.name not in known:
             known[e.name] = _functions(lets[e.name], lets, known)
         return known[e.name]
     if not isinstance(e, Apply):
         return 0
-    return max((_functions(a, lets, known) for a in e.arguments), default=0) + (e.op in HEAVY)
+    return max((_functions(a, lets, known) for a in e.arguments), default=0) + (e.op in HEAVY and e.type in FLOATS)
 
 
 def most_iterations(extent: int | Expr, named: Mapping[str, Expr]) -> int:

@@ -59,13 +59,13 @@ def nests(kernel: Kernel, machine: Machine) -> list[Nest]:
 
 def has_schedule(nest: Nest, machine: Machine) -> bool:
     """Whether a nest is worth a schedule: it reduces, converts by instructions that C compilers do not select, or
-    computes adjacent elements from adjacent ones, or from some that compilers do not gather. They read others well;
-    loops that only move elements are copies, some of which are calls (call_printer.py)."""
+    computes adjacent elements from adjacent ones, or functions of some that compilers do not gather. They read others
+    well; loops that only move elements are copies, some of which are calls (call_printer.py)."""
     if nest.reduces or machine.arch == "x86_64" and converts(nest.loop):
         return True
     everything = [e for s in nest.loop.body for e in parts(expressions(s))]
     return any(isinstance(e, Apply) and e.type != INDEX for e in everything) and (
-        nest.is_adjacent or is_fetched(nest.loop, everything))
+        nest.is_adjacent or nest.functions > 0 and is_fetched(nest.loop, everything))
 
 
 def is_fetched(loop: For, everything: list[Expr]) -> bool:
