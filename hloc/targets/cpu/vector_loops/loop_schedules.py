@@ -21,9 +21,12 @@ from hloc.kernels.schedule.choice import Candidate, chosen, scheduled
 from hloc.kernels.schedule.file import Given
 from hloc.kernels.schedule.nest import Nest, Refused, most_iterations, nest_of
 from hloc.kernels.schedule.steps import Step
+from hloc.kernels.vectors import bits_of
 from hloc.kernels.walks import expressions, loads, parts, walk, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.vectors import CONVERTED
+
+SHORTEST_REGISTER = 128         # bits
 
 
 def loop_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
@@ -60,9 +63,12 @@ def nests(kernel: Kernel, machine: Machine) -> list[Nest]:
 def has_schedule(nest: Nest, machine: Machine) -> bool:
     """Whether a nest is worth a schedule: it reduces, converts by instructions that C compilers do not select, or
     computes adjacent elements from adjacent ones, or functions of some that compilers do not gather. They read others
-    well; loops that only move elements are copies, some of which are calls (call_printer.py)."""
+    well; loops that only move elements are copies, some of which are calls (call_printer.py); loops shorter than the
+    shortest register are unrolled, and make vectors along the loop around them."""
     if nest.reduces or machine.arch == "x86_64" and converts(nest.loop):
         return True
+    if isinstance(nest.loop.extent, int) and nest.loop.extent * max(map(bits_of, nest.types)) < SHORTEST_REGISTER:
+        return False
     everything = [e for s in nest.loop.body for e in parts(expressions(s))]
     return any(isinstance(e, Apply) and e.type != INDEX for e in everything) and (
         nest.is_adjacent or nest.functions > 0 and is_fetched(nest.loop, everything))
