@@ -170,7 +170,7 @@ def test_the_choice_by_cost():
         (found,) = rounds.rounds_of(program._replace(steps=(WhileLoop((launch,), ref, steps),)), lambda _: early)
         return found
     short, long, inner = choice(launch), choice(*[launch] * 200), choice(launch, Branch(ref, "pred", ((launch,), ())))
-    assert short.by_device and short.device_us == pytest.approx(rounds.NODE_US + 2 * rounds.EARLY_US)
+    assert short.by_device and short.device_us == pytest.approx(rounds.NODE_US + 2 * rounds.GAIN_US)
     assert not long.by_device and choice(*[launch] * 200, early=0).by_device
     assert inner.host_us == 2 * short.host_us
     assert "; the host decides" in long.in_words and "HLOC_CUDA_CONDITIONAL=on" in short.in_words
@@ -180,7 +180,7 @@ def test_the_choice_by_cost():
     called = choice(launch, HostCall("f", (), ()))
     assert not called.by_device and called.in_words.endswith("as it must: its body has host call 'f'")
     counted = WhileLoop((), None, (launch,), 10)
-    assert choice(counted).device_us == pytest.approx(rounds.NODE_US + 11 * rounds.EARLY_US)
+    assert choice(counted).device_us == pytest.approx(rounds.NODE_US + 11 * rounds.GAIN_US)
     whole = program._replace(steps=(WhileLoop((launch,), ref, (HostCall("f", (), ()), Branch(ref, "s32", ((launch,),)))),))
     (outer,) = rounds.decided(whole, lambda _: 1).steps
     assert not outer.by_device and outer.body[1].by_device
