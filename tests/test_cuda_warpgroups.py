@@ -376,7 +376,7 @@ def test_the_cost_model_of_convolutions():
            "  ROOT y = bf16[128,28,28,{f}] convolution(x, w), window={{size={w}x{w} pad={p}_{p}x{p}_{p}}}, " \
            "dim_labels=b01f_01io->b01f }}\n"
     assert chosen(text.format(w=1, c=512, f=512, p=0), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
-    assert chosen(text.format(w=3, c=512, f=256, p=1), H100) == ["192x128x64, 4 stages, wgmma, bulk copies"]
+    assert chosen(text.format(w=3, c=512, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
     assert chosen(text.format(w=3, c=520, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma"]
     assert chosen(text.format(w=1, c=512, f=64, p=0), H100) == ["64x64x64, 4 stages, wgmma, bulk copies"]
 

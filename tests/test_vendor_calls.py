@@ -36,12 +36,13 @@ def test_markers_hand_on_what_they_are_given(target):
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float64])
 def test_rms_norm(dtype):
+    epsilon = np.float32(1e-5)
     for axis, sizes in ((0, (6, 1, 4)), (2, (2, 3, 5))):
         x, weight = draw(*sizes, dtype=dtype), draw(sizes[axis], dtype=dtype)
         wide = x.astype(np.float64)
-        wanted = wide / np.sqrt((wide ** 2).mean(axis, keepdims=True) + 1e-5) * weight.reshape(
+        wanted = wide / np.sqrt((wide ** 2).mean(axis, keepdims=True) + float(epsilon)) * weight.reshape(
             [-1 if d == axis else 1 for d in range(3)])
-        call("AwsNeuronRmsNorm", [x, weight, np.float32(1e-5)], [wanted.astype(dtype)], str(axis))
+        call("AwsNeuronRmsNorm", [x, weight, epsilon], [wanted.astype(dtype)], str(axis))
     with pytest.raises(UnsupportedError, match="are not an array, a weight of 5 and an epsilon"):
         call("AwsNeuronRmsNorm", [draw(2, 5), draw(2), np.float32(0)], [draw(2, 5)], "1")
     with pytest.raises(UnsupportedError, match="backend_config must be a dimension of operand 0, below 2"):

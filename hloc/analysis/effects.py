@@ -5,6 +5,7 @@ anything that calls a computation holding one), and whether two equal copies of 
 """
 from __future__ import annotations
 
+from hloc.analysis.asynchronous import started
 from hloc.ir import Computation, Instruction, reachable_computations
 from hloc.ops.table import OPS
 
@@ -17,7 +18,8 @@ ARITHMETIC_CALLERS = frozenset({"reduce", "reduce-window", "scatter", "select-an
 
 
 def has_side_effect(instruction: Instruction) -> bool:
-    """Whether the instruction must stay even if it has no users."""
+    """Whether the instruction must stay even if it has no users. The end of an operation stays with its start."""
+    instruction = started(instruction)
     if acts_by_itself(instruction):
         return True
     if instruction.opcode in ARITHMETIC_CALLERS:

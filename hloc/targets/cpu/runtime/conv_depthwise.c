@@ -16,7 +16,7 @@ enum { CHANNELS = 2 * HLOC_LANES32 };
 enum { MOST_TAPS = 64, MOST_CHANNELS = 1024 }; /* whose pointers, or zeros, are in the first cache */
 enum { POINTERS = 8 };                         /* of a tap: POSITIONS of them, as whole vectors */
 
-static const float zeros[MOST_CHANNELS] __attribute__((aligned(64)));
+static const float depthwise_zeros[MOST_CHANNELS] __attribute__((aligned(64)));
 
 /* Some taps of the window, for one tile's positions; pointers are to the first channel. Tiles whose windows stay inside
  * x differ by one distance alone: those of a row share the pointers of the first one. */
@@ -103,7 +103,8 @@ static void find_taps(const hloc_conv_args* c, const tile_place* at, long first,
     const long p0 = at->o0 * c->stride[0] - c->pad_low[0] + k0 * c->window_dilation[0];
     const long p1 = at->o1 * c->stride[1] - c->pad_low[1] + k1 * c->window_dilation[1];
     const long p2 = at->o2 * c->stride[2] - c->pad_low[2] + k2 * c->window_dilation[2];
-    const long x = (long)(at->image + p0 * c->x_s[0] + p1 * c->x_s[1] + p2 * c->x_s[2]), padding = (long)zeros;
+    const long x = (long)(at->image + p0 * c->x_s[0] + p1 * c->x_s[1] + p2 * c->x_s[2]);
+    const long padding = (long)depthwise_zeros;
     long* out = (long*)(void*)(rows->x + t * POINTERS); /* addresses as integers, so that the compiler vectorizes */
     for (long i = 0; i < POINTERS; i++)
       out[i] = (unsigned long)(p2 + place[i]) < size ? x + offset[i] : padding;
@@ -117,7 +118,7 @@ static void find_taps(const hloc_conv_args* c, const tile_place* at, long first,
 }
 
 /* Channels first <= channel < first + channels, to which the pointers of a tile lead. */
-static void run_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first, long channels,
+static void run_depthwise_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first, long channels,
                      tap_rows* rows) {
   const hloc_conv_args* c = &plan->c;
   const long width = channels >= CHANNELS ? CHANNELS : channels >= HLOC_LANES32 ? HLOC_LANES32 : channels;
@@ -158,7 +159,7 @@ static void run_row(const hloc_conv_plan* plan, tile_place at, long position, lo
     inside_window(c, 2, at.o2 + at.count - 1, &at.from[2], &unused);
     inside_window(c, 2, at.o2, &unused, &at.to[2]);
     for (int d = 0; d < 3; d++) at.to[d] = hloc_max(at.from[d], at.to[d]);
-    run_tile(plan, &at, position + at.o2, first, hloc_min(MOST_CHANNELS, c->x_features - first), &rows);
+    run_depthwise_tile(plan, &at, position + at.o2, first, hloc_min(MOST_CHANNELS, c->x_features - first), &rows);
   }
 }
 
