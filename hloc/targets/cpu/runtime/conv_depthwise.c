@@ -118,8 +118,8 @@ static void find_taps(const hloc_conv_args* c, const tile_place* at, long first,
 }
 
 /* Channels first <= channel < first + channels, to which the pointers of a tile lead. */
-static void run_depthwise_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first, long channels,
-                     tap_rows* rows) {
+static void run_depthwise_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first,
+                               long channels, tap_rows* rows) {
   const hloc_conv_args* c = &plan->c;
   const long width = channels >= CHANNELS ? CHANNELS : channels >= HLOC_LANES32 ? HLOC_LANES32 : channels;
   sum_function* sum = sum_functions[width == CHANNELS][at->count - 1];
