@@ -5,8 +5,10 @@ once, communication late, kernels late; and run kernel by kernel first, then as 
 """
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -193,6 +195,22 @@ def test_kernels_run_beside_a_collective():
     assert kinds == ["Launch", "all-reduce False", "Launch", "Launch", "all-reduce True", "Launch", "all-gather False",
                      "all-gather True", "Launch"]
     assert [p.nodes for p in graphs.parts(program.steps)] == [7]
+
+
+def test_memory_is_freed_with_the_last_reference():
+    """Without the garbage collector: when Python exits, that runs after the context is released."""
+    devices, executables = devices_of(OVERLAP, 2)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(2):
+            run(devices, executables, [square(d, number) for d in range(2)])
+        backends = [weakref.ref(e.backend) for e in executables]
+        assert all(backend().collectives is not None and backend().graphs for backend in backends)
+        del executables
+        assert [backend() for backend in backends] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("order", ORDERS)

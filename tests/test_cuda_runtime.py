@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 import shutil
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from cuda_emulation.cases import backend_of
 from hloc import api
 from hloc.errors import RunError, UnsupportedError
 from hloc.evaluate import evaluate
+from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, Launch, Ref, WhileLoop, all_steps
 from hloc.targets.cuda import early_start
 from hloc.targets.cuda.execution import graphs, runtime
@@ -72,6 +75,27 @@ def test_second_run_is_a_graph():
     assert len(backend.graphs) == 1 and driver.Context.depth == 0
     backend.close()
     assert not any(a.size for a in driver.Allocation.living.values() if int(a) == int(backend.regions["arena"][0]))
+
+
+@pytest.mark.parametrize("text, conditional", [(CHAIN, "off"), (LOOP, "off"), (LOOP, "on")])
+def test_memory_is_freed_with_the_last_reference(monkeypatch, text, conditional):
+    """Without the garbage collector: when Python exits, that runs after the context is released."""
+    monkeypatch.setenv("HLOC_CUDA_CONDITIONAL", conditional)
+    monkeypatch.setattr(driver.DEVICE, "driver", 13000)
+    backend = backend_of(sources_of(text))
+    shapes = [value.shape for value in backend.packed.parameters]
+    arrays = [np.zeros(shape.dimensions, numpy_dtype(shape.element_type)) for shape in shapes]
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            backend(arrays)
+        assert backend.graphs and (backend.recorder.nodes is not None) == (conditional == "on")
+        gone, memory = weakref.ref(backend), weakref.ref(backend.memory)
+        del backend
+        assert gone() is None and memory() is None
+    finally:
+        gc.enable()
 
 
 def test_graphs_can_be_left_out(monkeypatch):

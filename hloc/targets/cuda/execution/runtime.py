@@ -166,7 +166,8 @@ class CudaBackend:
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
         early_start = os.environ.get("HLOC_CUDA_EARLY_START", "on") != "off" \
             and self.cuda.get_driver_version() >= graphs.EARLY_DRIVER
-        self.recorder = Recorder(self, packed.kernels, early_start)
+        self.this: Any = weakref.proxy(self)                # for parts of it: a cycle would keep all on the device
+        self.recorder = Recorder(self.this, packed.kernels, early_start)
         self.collectives: CudaCollectives | None = None
         self.context = primary_context(self.cuda, device.place_here % self.cuda.Device.count() if device else 0)
         with _Inside(self):
@@ -213,9 +214,9 @@ class CudaBackend:
     def _load_collectives(self) -> None:
         from hloc.evaluate import Device
         from hloc.targets.cuda.execution.collectives import CudaCollectives
-        table = next(iter(self.regions["table"]), 0)
+        table, this = next(iter(self.regions["table"]), 0), self.this
         self.collectives = CudaCollectives(self.cuda, self.device or Device(), self.packed.steps, self.stream, self.gpu,
-                                           self.address, table, self.host)
+                                           lambda ref: this.address(ref), table, self.host)
 
     def _load_nodes(self) -> None:
         """Prepares conditional nodes, if they are asked for. Warns if they cannot be made: then the host decides."""
