@@ -73,12 +73,15 @@ def test_live_values_do_not_overlap(limit, lives, joins):
 
 
 def test_what_is_inlined_counts_more_than_what_is_written():
-    def cost(text: str, call: str = "", headers: Sequence[str] = (), origin: Sequence[str] = ()) -> float:
+    def cost(text: str, call: str = "", headers: Sequence[str] = (), origin: Sequence[str] = (),
+             vectors: Sequence[str] = ()) -> float:
         printer = StatementPrinter(C, calls=Counter([call]))
-        return kernel_cost(c_function("k", [*comment(origin), text], printer, headers=headers, origin=origin))
+        return kernel_cost(c_function("k", [*vectors, *comment(origin), text], printer, headers=headers, origin=origin,
+                                      vectors=vectors))
     long = "void k(void) {\n" + "  x = x + 1.0f;\n" * 20 + "}\n"
     assert cost("void k(void) { y = hloc_tan_c64(x); }", "tan_c64") > cost(long) > cost("void k(void) {}")
     assert cost(long, origin=["made of exp, exp, exp"]) == cost(long)
+    assert cost(long, vectors=["hloc_f32x16 hlocv_splat_f32_f32x16(hloc_f32 a) {", "}"]) == cost(long)
     assert cost("y = hloc_add_c64(x, x);", "add_c64") < cost("y = hloc_power_c64(x, x);", "power_c64")
     assert cost('#include "sort.h"\n' + long, headers=["sort.h"]) > 2 * cost(long)
 

@@ -181,6 +181,14 @@ def test_costs_prefer_what_is_faster():
     assert {c.steps[0][1][2] for c in candidates(sum_of(77), CPU) if c.steps} == {"overlap", "peel"}
 
 
+@pytest.mark.parametrize(("terms", "vectors"), [(2, {"unroll"}), (300, {"vectorize"})])
+def test_long_bodies_are_written_out_no_more_than_needed(terms, vectors):
+    """One vector in an iteration where it is hundreds of instructions; and scalars are no way out."""
+    value = " + ".join(f"x[i] * f32({n}.5)" for n in range(terms))
+    best = candidates(nest_of(loop_of(f"z[i] = {value}", 390)), CPU)[0]
+    assert {best.steps[-1][0]} == vectors
+
+
 def test_other_cpus_have_shorter_vectors():
     lanes = [c.steps[0][1][1] for c in candidates(sum_of(4096), replace(CPU, vector_bytes=32)) if c.steps]
     assert max(lanes) == 8

@@ -18,7 +18,7 @@ class CFunction(NamedTuple):
     calls     how often it calls each C function, without the prefix hloc_
     headers   the files that it includes
     loops     how many it has
-    size      characters, without the comments above it
+    size      characters, without the comments above it and the functions of vectors, which compile in no time
     wide      whether it, or a function in it, is compiled for the widest vectors
     """
 
@@ -37,12 +37,12 @@ class CFunction(NamedTuple):
 
 
 def c_function(name: str, lines: Iterable[str], printer: StatementPrinter, *, headers: Sequence[str] = (),
-               origin: Sequence[str] = (), wide: bool = False) -> CFunction:
-    """The function of these lines. printer: it has counted their calls and loops; headers, origin: those that the lines
-    include, and the comments among them."""
+               origin: Sequence[str] = (), vectors: Sequence[str] = (), wide: bool = False) -> CFunction:
+    """The function of these lines. printer: it has counted their calls and loops; headers: those that the lines
+    include; origin, vectors: the comments and the functions of vectors among them."""
     text, about = "\n".join(lines), comment(origin)
     return CFunction(name, text, about[0][3:-3] if about else "", tuple(sorted(printer.calls.items())), tuple(headers),
-                     printer.loops, len(text) - sum(len(line) + 1 for line in about), wide)
+                     printer.loops, len(text) - sum(len(line) + 1 for line in (*about, *vectors)), wide)
 
 
 def includes(headers: Iterable[str]) -> list[str]:

@@ -3,7 +3,9 @@
     candidates(nest_of(loop), machine)          [Candidate(steps, cycles), ...], the cheapest first
     chosen(loop, frozenset(), 0, machine)       the first of them
 
-A rule yields lists of steps; one that does not apply is dropped. Rules hold no thresholds: the cost decides.
+A rule yields lists of steps; one that does not apply is dropped. Rules hold no thresholds: the cost decides. It is the
+cycles of a run (cost.py), times a price of what is written out: C compilers take longer for more, and several vectors
+in an iteration gain nothing where one is hundreds of instructions.
 """
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from itertools import count
 from typing import NamedTuple
 
 from hloc.kernels.ir import SERIAL, For, Stmt
-from hloc.kernels.schedule.cost import REGISTER, constants, cost
+from hloc.kernels.schedule.cost import REGISTER, constants, cost, length, price
 from hloc.kernels.schedule.lowering import enough_bytes, lower
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
 from hloc.kernels.schedule.steps import MASK, OVERLAP, PEEL, STEPS, Step, apply_steps, steps_text
@@ -29,7 +31,7 @@ TYPICAL = 1000                  # iterations of a loop, where only the run knows
 
 
 class Candidate(NamedTuple):
-    """A schedule, and the predicted cycles of one run of the loop."""
+    """A schedule, and the predicted cycles of one run of the loop, times the price of its length."""
 
     steps: tuple[Step, ...]
     cycles: float
@@ -49,7 +51,8 @@ def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
             body = lower(apply_steps(measured, steps, STEPS), count())
         except Refused:
             continue
-        found.append(Candidate(steps, cost(body, constants(machine.arch), nest.local)))
+        written = body if measured is nest else lower(apply_steps(nest, steps, STEPS), count())
+        found.append(Candidate(steps, cost(body, constants(machine.arch), nest.local) * price(length(written))))
     return sorted(found, key=lambda one: one.cycles)
 
 

@@ -22,7 +22,7 @@ from hloc.kernels.affine import affine
 from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import MASKS, bits_of, bytes_of, element_of, is_vector
-from hloc.kernels.walks import loads
+from hloc.kernels.walks import expressions, loads, parts, walk
 from hloc.ops.table import SCALARS
 
 LINE, REGISTER = 64, 64         # bytes of a cache line, and of the widest register
@@ -30,6 +30,8 @@ WRITTEN_OUT = 8                 # iterations of a scalar loop that compilers wri
 UNITS = ("loads", "stores", "vectors", "shuffles", "divides")
 FLOATS = ("f32", "f64")
 FREE = ("bitcast", "series")
+SHORT, DOUBLE = 512, 4096       # instructions that are written out: those that cost nothing, and more that count twice
+DEFINITION = 8                  # instructions of the function of an operation on vectors
 
 Constants = dict[str, float]
 
@@ -56,6 +58,19 @@ def cost(body: Iterable[Stmt], machine: Constants, local: Collection[str] = ()) 
     stored = {s.buffer for s in body if isinstance(s, Store)}
     waits = any(load.buffer in stored.intersection(local) for load in loads(body))      # for the iteration before
     return max(busy(work, machine), work.path / (1 if waits else held(work, machine["window"])))
+
+
+def length(body: Iterable[Stmt]) -> float:
+    """The instructions that are written out for statements, each loop once, with the functions that they use."""
+    values = [e for s in walk(tuple(body)) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
+    functions = {(e.op, e.type) for e in values if is_vector(e.type)}
+    return sum(_instructions(e) for e in values) + DEFINITION * len(functions)
+
+
+def price(length: float) -> float:
+    """Times as much that a run may take for code of this length: it takes longer to compile. Never more than twice as
+    much for code that is twice as long."""
+    return 1 + max(0, length - SHORT) / DOUBLE
 
 
 def work_of(body: Iterable[Stmt], machine: Constants) -> Work:
@@ -165,8 +180,7 @@ class _Counter:
             return self.machine["extremum"] if element_of(e.type) in FLOATS else 1
         if e.op == "convert" and not is_vector(e.type) and "f16" in (e.type, e.arguments[0].type):
             return self.machine["scalar_half"]
-        row = SCALARS.get(e.op.removesuffix("_near").removesuffix("_held"))
-        return 1 if row is None or element_of(e.type) in MASKS else max(1, row.cost)
+        return _instructions(e)
 
     def latency(self, e: Apply) -> float:
         if e.op in FREE:
@@ -178,6 +192,11 @@ class _Counter:
         if element_of(e.type) not in FLOATS:
             return self.machine["integer_latency"]
         return self.machine["extremum_latency" if e.op in ("maximum", "minimum") else "float_latency"]
+
+
+def _instructions(e: Apply) -> float:
+    row = SCALARS.get(e.op.removesuffix("_near").removesuffix("_held"))
+    return 1 if row is None or element_of(e.type) in MASKS else max(1, row.cost)
 
 
 def _bytes(type: str) -> int:

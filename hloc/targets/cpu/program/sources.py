@@ -196,28 +196,31 @@ def loop_names(kernels: Sequence[Kernel | Tile], machine: Machine,
 
 
 class _Printed(NamedTuple):
-    """A kernel without its name. called: the functions that it alone calls; body: its lines below the first."""
+    """A kernel without its name. vectors, called: the functions that it alone calls, those of vectors and others; body:
+    its lines below the first."""
 
     kernel: Kernel
     wide: bool
+    vectors: tuple[str, ...]
     called: tuple[str, ...]
     body: tuple[str, ...]
     printer: RowPrinter
 
     @property
     def key(self) -> tuple:
-        return self.wide, self.called, self.body
+        return self.wide, self.vectors, self.called, self.body
 
     def function(self, name: str) -> CFunction:
         headers, origin = self.printer.headers, self.kernel.origin
         first = signature(self.kernel, C, name, "HLOC_WIDE " * self.wide)
-        return c_function(name, [*includes(headers), *self.called, *comment(origin), first, *self.body, ""],
-                          self.printer, headers=headers, origin=origin, wide=self.wide)
+        lines = [*includes(headers), *self.vectors, *self.called, *comment(origin), first, *self.body, ""]
+        return c_function(name, lines, self.printer, headers=headers, origin=origin, vectors=self.vectors,
+                          wide=self.wide)
 
 
 def _printed(kernel: Kernel) -> _Printed:
     printer = RowPrinter(far_arrays(kernel.buffers, FAR_BYTES))
     body = tuple(kernel_body(kernel, printer))
-    vectors = vector_definitions(kernel.body, printer)
-    called = (*vectors, *definitions(kernel.body, printer))
-    return _Printed(kernel, kernel.wide, called, body, printer)
+    vectors = tuple(vector_definitions(kernel.body, printer))
+    called = tuple(definitions(kernel.body, printer))
+    return _Printed(kernel, kernel.wide, vectors, called, body, printer)

@@ -97,15 +97,16 @@ def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
     call = f"{name}_columns(given, batch, first_row, first_column, rows, {{}}, tile, tile_stride);"
     whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
     printer.loops += 1
+    vectors = vector_definitions(statements, printer)
     headers, is_wide = ("gemm.h", *headers_of(printer.calls)), computes_much(tile.epilogue)
     wide = "HLOC_WIDE " * is_wide
     return Epilogue(c_function(name, [
-        *includes(headers), *vector_definitions(statements, printer),
+        *includes(headers), *vectors,
         f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
         f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         f"  if (columns == {whole}) {call.format(whole)}",
         f"  else {call.format('columns')}",
-        "}", ""], printer, headers=headers, wide=is_wide), tuple(sizes))
+        "}", ""], printer, headers=headers, vectors=vectors, wide=is_wide), tuple(sizes))
 
 
 def _extents(tile: Tile) -> dict[str, int]:
