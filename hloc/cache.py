@@ -31,6 +31,7 @@ DEFAULT_BYTES = 2 << 30
 LOCK_DIGITS, LOCK_SECONDS = 6, 0.005
 COUNT, COUNT_SECONDS = "count", 3600
 WORK, WORK_SECONDS = "hloc-work-", 86400      # temporary folders; no build takes so long
+REMOVALS, REMOVAL_SECONDS = 50, 0.02
 LONGEST_SEAL = 100                            # bytes, of small files beside the entries
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ELSEWHERE = "set HLOC_CACHE_DIR to a folder of your own"
@@ -207,11 +208,23 @@ def _locked(handle: int) -> bool:
 def workspace() -> Iterator[Path]:
     """A temporary folder, removed afterwards. Raises RunError if the disk is full."""
     try:
-        with tempfile.TemporaryDirectory(prefix=WORK) as name:
-            yield Path(name)
+        made = Path(tempfile.mkdtemp(prefix=WORK))
+        try:
+            yield made
+        finally:
+            _remove_workspace(made)
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(f"cannot work in the temporary folder {tempfile.gettempdir()}: {reason}; set TMPDIR") from None
+
+
+def _remove_workspace(path: Path) -> None:
+    """Remove a folder into which a compiler that has just been killed may write for another moment."""
+    for _ in range(REMOVALS):
+        with suppress(OSError):
+            return shutil.rmtree(path)
+        time.sleep(REMOVAL_SECONDS)
+    shutil.rmtree(path)
 
 
 def put(key: str, suffix: str, built: Path) -> Path:
