@@ -30,15 +30,20 @@ class Workers(ThreadPoolExecutor):
 
     def __init__(self, count: int):
         self.ends = threading.Event()
+        self.adopted: list[threading.Thread] = []
         super().__init__(count, initializer=self._adopt)
 
     def _adopt(self) -> None:
+        self.adopted.append(threading.current_thread())
         _own.stop = self.ends
 
     def stop(self) -> None:
-        """Kill running programs, drop waiting jobs, and join the threads."""
+        """Kill running programs, drop waiting jobs, and join the threads, also one during whose start a signal came:
+        the pool does not know that one."""
         self.ends.set()
         self.shutdown(wait=True, cancel_futures=True)
+        for thread in self.adopted:
+            thread.join()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> bool | None:

@@ -18,6 +18,7 @@ import pytest
 import hloc
 from hloc.errors import RunError
 from hloc.targets.cuda import compiler
+from hloc.workers import Workers
 
 HLOC = (sys.executable, "-m", "hloc.cli.main")
 SOON = 10.0                             # seconds: one, and what a machine with all cores taken adds
@@ -312,3 +313,21 @@ def test_worker_processes(method) -> None:
     assert squares([1, 2, 3, 4]) == [1, 4, 9, 16]
     with multiprocessing.get_context(method).Pool(2) as pool:
         assert pool.map_async(squares, [[0, 1, 2, 3], [5, 5, 5, 5]]).get(timeout=120) == [[0, 1, 4, 9], [25] * 4]
+
+
+def test_a_thread_is_joined_though_a_signal_came_while_it_started(monkeypatch) -> None:
+    running, ended, start = threading.Event(), [], threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        assert running.wait(SOON)
+        raise KeyboardInterrupt                              # the pool has not noted the thread
+
+    def job() -> None:
+        running.set()
+        time.sleep(0.2)
+        ended.append(True)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), Workers(1) as workers:
+        workers.submit(job)
+    assert ended
