@@ -56,8 +56,8 @@ def in_background(jobs: Sequence[Callable[[], T]], count: int = 1, done: Callabl
                   ) -> list[T]:
     """Run jobs, long calls of a library, on `count` other threads. The calling thread can be interrupted meanwhile;
     calls that have begun then continue in the background, and their results are dropped. After an error no other job
-    begins; the error of the first job that failed is raised. done: is
-    called on these threads with the number of results so far."""
+    begins; the error of the first job that failed is raised. done: called on these threads with the number of results
+    so far."""
     answers: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
     waiting, ends = deque(enumerate(jobs)), threading.Event()

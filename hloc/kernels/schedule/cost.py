@@ -68,8 +68,8 @@ def length(body: Iterable[Stmt]) -> float:
 
 
 def price(length: float) -> float:
-    """Times as much that a run may take for code of this length: it takes longer to compile. Never more than twice as
-    much for code that is twice as long."""
+    """The factor by which predicted cycles of a schedule are multiplied, as long code takes long to compile: 1 up to
+    SHORT instructions, 2 at SHORT + DOUBLE."""
     return 1 + max(0, length - SHORT) / DOUBLE
 
 

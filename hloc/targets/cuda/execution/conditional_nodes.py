@@ -32,72 +32,49 @@ WHILE, SWITCH = 1, 2                # CU_GRAPH_COND_TYPE_WHILE, CU_GRAPH_COND_TY
 ASSIGN_DEFAULT, DEFAULT = 1, 0      # CU_GRAPH_COND_ASSIGN_DEFAULT: the value when a graph is launched
 NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING
 ONE = (1, 1, 1)
+
+
+def _setter(name: str, flag: str, more: str, computed: str) -> str:
+    """PTX of a kernel that sets the value of a node from what it finds at `flag`. computed: leaves the value in %r1."""
+    return f"""
+.visible .entry {name} (.param .u64 handle, .param .u64 {flag}{more})
+{{
+  .reg .pred %p;
+  .reg .b32 %r<3>;
+  .reg .b64 %rd<2>;
+  ld.param.u64 %rd0, [handle];
+  ld.param.u64 %rd1, [{flag}];
+{computed}
+  {{
+  .param .b64 first;
+  .param .b32 second;
+  st.param.b64 [first], %rd0;
+  st.param.b32 [second], %r1;
+  call.uni cudaGraphSetConditional, (first, second);
+  }}
+  ret;
+}}
+"""
+
+
+def _setter_by_pred(name: str, if_true: int) -> str:
+    return _setter(name, "flag", "", f"""\
+  ld.global.u8 %r0, [%rd1];
+  setp.ne.u32 %p, %r0, 0;
+  selp.u32 %r1, {if_true}, {1 - if_true}, %p;""")
+
+
 # A loop goes on while its pred is true. A branch of a pred: 0 if it is true, else 1; of a number: itself, or the last
 # branch's if there is none of that number.
 SETTERS = """.version 7.0
 .target sm_80
 .address_size 64
 .extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);
-
-.visible .entry set_loop (.param .u64 handle, .param .u64 flag)
-{
-  .reg .pred %p;
-  .reg .b32 %r<2>;
-  .reg .b64 %rd<2>;
-  ld.param.u64 %rd0, [handle];
-  ld.param.u64 %rd1, [flag];
-  ld.global.u8 %r0, [%rd1];
-  setp.ne.u32 %p, %r0, 0;
-  selp.u32 %r1, 1, 0, %p;
-  {
-  .param .b64 first;
-  .param .b32 second;
-  st.param.b64 [first], %rd0;
-  st.param.b32 [second], %r1;
-  call.uni cudaGraphSetConditional, (first, second);
-  }
-  ret;
-}
-
-.visible .entry set_branch_of_pred (.param .u64 handle, .param .u64 flag)
-{
-  .reg .pred %p;
-  .reg .b32 %r<2>;
-  .reg .b64 %rd<2>;
-  ld.param.u64 %rd0, [handle];
-  ld.param.u64 %rd1, [flag];
-  ld.global.u8 %r0, [%rd1];
-  setp.ne.u32 %p, %r0, 0;
-  selp.u32 %r1, 0, 1, %p;
-  {
-  .param .b64 first;
-  .param .b32 second;
-  st.param.b64 [first], %rd0;
-  st.param.b32 [second], %r1;
-  call.uni cudaGraphSetConditional, (first, second);
-  }
-  ret;
-}
-
-.visible .entry set_branch (.param .u64 handle, .param .u64 number, .param .u32 last)
-{
-  .reg .b32 %r<3>;
-  .reg .b64 %rd<2>;
-  ld.param.u64 %rd0, [handle];
-  ld.param.u64 %rd1, [number];
-  ld.param.u32 %r1, [last];
+""" + _setter_by_pred("set_loop", 1) + _setter_by_pred("set_branch_of_pred", 0) + _setter(
+    "set_branch", "number", ", .param .u32 last", """\
   ld.global.u32 %r0, [%rd1];
-  min.u32 %r2, %r0, %r1;
-  {
-  .param .b64 first;
-  .param .b32 second;
-  st.param.b64 [first], %rd0;
-  st.param.b32 [second], %r2;
-  call.uni cudaGraphSetConditional, (first, second);
-  }
-  ret;
-}
-"""
+  ld.param.u32 %r2, [last];
+  min.u32 %r1, %r0, %r2;""")
 
 
 class NodeParams(ctypes.Structure):
