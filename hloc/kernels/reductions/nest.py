@@ -91,12 +91,13 @@ class Nest:
     def rows(self, finish: Callable) -> None:
         r, b = self.reduction, self.outline.builder
         kept = [n for n, gone in enumerate(r.reduced[:self.lane + 1]) if not gone]
-        extents = [*(r.extents[n] for n in kept), *self.piece_extents]
+        extents = [r.extents[n] for n in kept]
         size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
         bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
-        with (loops.parallel(b, extents) if self.chunks > 1 else loops.rows(b, extents, bytes, self.machine)) as opened:
+        with (loops.parallel(b, [*extents, *self.piece_extents]) if self.chunks > 1
+              else loops.rows(b, extents, bytes, self.machine)) as opened:
             counters = self.counters(kept, opened)
-            self.deal(counters, opened[len(kept):])
+            self.deal(counters, opened[len(kept):] or [indexing.ZERO])
             self.finish_each(counters, self.row(counters), finish)
 
     def finish_each(self, counters: list[Index], totals: Sequence[list[Expr]], finish: Callable) -> None:

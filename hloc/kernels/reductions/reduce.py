@@ -6,8 +6,8 @@ to finish combines them in the same kernel.
 
 The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
 own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), a Local array
-accumulates a block of adjacent results, so that the inner loop has stride one. Rows of pairs of arrays have a loop nest
-of their own (reductions/pairwise.py). How other rows go together is not decided here (schedule/row_nest.py).
+accumulates a block of adjacent results, so that the inner loop has stride one. How
+rows go together is not decided here (schedule/row_nest.py).
 """
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from hloc.kernels.monoids import identity
 from hloc.kernels.reductions.argmax import ArgmaxNest, is_argmax
 from hloc.kernels.reductions.blocks import BlockNest
 from hloc.kernels.reductions.nest import Nest
-from hloc.kernels.reductions.pairwise import PairwiseNest, is_pairwise
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
@@ -62,8 +61,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     partial.is_written_out = _is_written_out(partial)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
-    nest = PairwiseNest if whole and is_pairwise(reduction, machine) else \
-        ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
+    nest = ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
     return Lowered((_one_phase(reduction, nest, machine),)) if whole else \
         _two_phases(reduction, partial, chunks, nest, machine)
 
