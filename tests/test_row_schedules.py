@@ -104,6 +104,19 @@ def test_what_has_no_schedule(body, message):
     assert not row_nests(kernel)
 
 
+def test_tables_have_a_largest_size():
+    """16 rows of 2,048 f32 fit, 2,049 do not: the rows are then read as they lie."""
+    for columns, fits in ((2048, True), (2049, False)):
+        kernel, = read_loops(Source(f"""kernel k(x: f32[{16 * columns}] read, y: f32[{16 * columns}] write) {{
+          serial i < 16 {{ var v = f32(0.0) serial j < {columns} {{
+            v = maximum(v, x[{columns} * i + j]) y[{columns} * i + j] = v }} }} }}"""))
+        nest, = row_nests(kernel)
+        assert nest.fits("x") == fits == any("stage(x)" in c.text for c in row_candidates(nest, CPU))
+        if not fits:
+            with pytest.raises(Refused, match="a table of x has more than 128 KiB"):
+                scheduled_rows(nest, read_steps("fission(i) vectorize(i) stage(x)"), count())
+
+
 def test_positions_that_are_no_sums_are_named_in_every_part():
     """A position that rows share by threes."""
     kernel, = read_loops(Source("""kernel k(x: f32[96] read, y: f32[4] read, z: f32[12] write) {

@@ -65,8 +65,9 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
     for buffer, types in nest.strided.items():
         table = max(known[f"row_moved{ELEMENT_TYPES[t].bytes}"] * n for t, n in types) / nest.tables_of(buffer)
         single = known["row_stores"] * sum(n for _, n in types)
-        tables += [("stage", (buffer,))] if table <= single else []
-        least, is_moved = least + min(table, single), is_moved and table <= single
+        is_table = table <= single and nest.fits(buffer)
+        tables += [("stage", (buffer,))] if is_table else []
+        least, is_moved = least + (table if is_table else single), is_moved and is_table
     longest = max(math.prod(n for _, n in p.chain) for p in nest.parts)
     values = parts(e for s in walk(nest.loop.body) for e in expressions(s))
     is_short = longest <= MOST_AT_ONCE and not nest.arrays      # what is stored and read again would be no vector

@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms, injective
 from hloc.kernels.ir import INDEX, SERIAL, Assign, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.schedule.nest import Refused
@@ -33,6 +34,7 @@ from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, varying, walk
 
 MOST_WRITTEN_OUT = 64           # copies of the body of a loop
+MOST_BYTES = 128 << 10          # of a table: it lies on the stack, and in the L2 cache
 
 
 class Part(NamedTuple):
@@ -81,6 +83,10 @@ class RowNest(NamedTuple):
                   if one.buffer == buffer and self.is_strided(part, one, known)]
         is_same = not any(isinstance(e, Var) and e.name in self.different for p in places for e in parts(p.terms))
         return self.times if is_same and buffer in {load.buffer for load in loads(self.loop.body)} else 1
+
+    def fits(self, buffer: str) -> bool:
+        """Whether tables of a buffer are not too large."""
+        return all(n * self.iterations * ELEMENT_TYPES[t].bytes <= MOST_BYTES for t, n in self.strided[buffer])
 
     def is_strided(self, part: Part, one: Load | Store, known: Mapping[str, Affine]) -> bool:
         """Whether an access is to other than adjacent elements for adjacent rows, which may be transposed."""
@@ -204,6 +210,8 @@ def stage(nest: RowNest, buffer: str) -> RowNest:
     """Rows of a buffer are transposed."""
     if not nest.has_lanes or buffer not in nest.strided:
         raise Refused(f"{buffer} is not transposed: rows are no lanes, or it has adjacent elements for them")
+    if not nest.fits(buffer):
+        raise Refused(f"a table of {buffer} has more than {MOST_BYTES >> 10} KiB")
     return nest._replace(staged=nest.staged | {buffer})
 
 
