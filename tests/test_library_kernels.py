@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from hloc import api
+from hloc.errors import BuildError
 from hloc.machine import Machine
 from hloc.targets import find
 from hloc.targets.cpu.program.sources import Sources, make_sources
@@ -128,3 +129,25 @@ MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
 def test_parts(body, unit, parts):
     found = sources_of(body, replace(find("cpu"), machine=MACHINE)).parts()
     assert sorted(part.removeprefix("KERNELS_") for part in found[unit]) == parts.split()
+
+
+CONVOLUTION = windows("f32[2,16,16,64]", "f32[3,3,64,64]", "f32[2,14,14,64]", "3x3", "")
+LESS = "less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = pred[] compare(a, b), direction=LT }\n"
+
+
+@pytest.mark.parametrize("assumption, body, message", [
+    ("plans.matmul.tile_rows", dot("f32[64,64]", "f32[64,96]"), "hloc_gemm_f32_compiled_for_8_"),
+    ("plans.convolutions.tile_rows", CONVOLUTION, "hloc_conv_compiled_for_8_"),
+    ("tiles.source.KEYS", ATTENTION, "hloc_attention_compiled_for_"),
+    ("tiles.fft.PLAN_BYTES", "x = c64[32,60] parameter(0) y = c64[32,60] fft(x), fft_type=FFT, fft_length={60}",
+     "hloc_fft_f32_compiled_for_"),
+    ("tiles.triangular.tile_rows", "x = f32[64,64] parameter(0) y = f32[64,64] cholesky(x)", "hloc_cholesky_f32_compiled_for_"),
+    ("tiles.sorts.CHUNK", "x = f32[3,5000] parameter(0) y = f32[3,5000] sort(x), dimensions={1}, to_apply=less",
+     "static assertion failed"),
+], ids=["matmul", "convolution", "attention", "fft", "cholesky", "sort"])
+def test_plan_for_other_sizes(monkeypatch, assumption, body, message):
+    """A plan that assumes other sizes than a library kernel was compiled with is an error when the program is built."""
+    other = (lambda machine: 8 if "triangular" not in assumption else 6) if assumption.endswith("rows") else 24
+    monkeypatch.setattr(f"hloc.targets.cpu.{assumption}", other)
+    with pytest.raises(BuildError, match=message):
+        api.compile(f"HloModule m\n{REGIONS}{LESS}ENTRY e {{ {body} }}\n", "cpu")

@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import ATTENTION_UNITS, attention_kind
-from hloc.targets.cpu.building.parts import Parts, add, of_attention, of_systems, of_transform
+from hloc.targets.cpu.building.parts import Parts, add, of_attention
 from hloc.targets.cpu.building.product_parts import add_convolution, add_product
+from hloc.targets.cpu.plans.fft import plan_of_fft
 from hloc.targets.cpu.plans.matmul import product_of
+from hloc.targets.cpu.plans.triangular import plan_of_system
 
 
 def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
@@ -25,12 +27,12 @@ def parts_of_tiles(tiles: Iterable[Tile], machine: Machine) -> Parts:
             add_convolution(found, tile, machine)
         elif tile.library_kernel == "fft":
             precision = "f64" if type in ("f64", "c128") else "f32"
-            add(found, f"fft_{precision}.c", of_transform(given["kind"], given["lengths"], given["batch"]))
+            add(found, f"fft_{precision}.c", plan_of_fft(tile, machine).parts)
         elif tile.library_kernel == "attention":
             for unit in ATTENTION_UNITS[attention_kind(given, machine)][1:]:
                 add(found, unit, of_attention(given["sizes"][0], machine))
         elif tile.library_kernel == "cholesky":
             add(found, f"triangular_{type}.c", {"CHOLESKY"})
         elif tile.library_kernel == "triangular-solve":
-            add(found, f"triangular_{type}.c", of_systems(given["sides"]))
+            add(found, f"triangular_{type}.c", plan_of_system(tile, machine).parts)
     return found

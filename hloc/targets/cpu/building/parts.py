@@ -8,7 +8,6 @@ of a program (needed_parts.py). Out: the compilations.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import file_of, generic_flags
@@ -61,9 +60,6 @@ WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), ONCE),           #
                             "conv_winograd.c"), PLAIN),
          "conv.c": ONCE, "conv_pairs.c": PLAIN, "conv_rows.c": LEAN}
 SHORT = {"pool.c": ONCE, "call.c": ()}               # saves 0.2 us per call
-LONGEST_IN_LANES = 4096                              # points; LONGEST_IN_LANES in runtime/fft_lines.h has twice as many
-MOST_LANES = 16                                      # lines side by side
-FEW_SIDES = 2                                        # FEW in runtime/triangular_rows.h
 Parts = dict[str, frozenset[str]]
 
 
@@ -94,24 +90,8 @@ def add(found: Parts, unit: str, parts: Collection[str]) -> None:
     found[unit] = found.get(unit, frozenset()) | frozenset(parts)
 
 
-def of_transform(kind: str, lengths: Sequence[int], batch: int) -> set[str]:
-    """The parts of a Fourier transform (runtime/fft_lines.h): all lengths but powers of two need odd steps, and
-    single lines; these are for lines, too, that do not fill vectors, or are too long for the caches."""
-    powers = all(n & (n - 1) == 0 for n in lengths)
-    size = batch * prod(lengths)
-    alone = (kind in ("RFFT", "IRFFT") and len(lengths) > 1) or any(
-        n > LONGEST_IN_LANES or n == 0 or size // n % MOST_LANES for n in lengths)
-    odd = set() if powers else {"FFT_MANY_ODD", "FFT_ONE_ODD"}
-    return odd | ({"FFT_ONE"} if alone or odd else set())
-
-
 def of_attention(queries: int, machine: Machine) -> set[str]:
     """Those of attention_kernels.c, or of attention_pairs_kernels.c, for so many queries: a last panel of them may be
     one vector (attend_panel_of)."""
     lanes = machine.vector_bytes // 4
     return {"ALONG_ONE", "ACROSS_ONE"} if 0 < queries % (2 * lanes) <= lanes else set()
-
-
-def of_systems(sides: int) -> set[str]:
-    """Those of triangular systems with so many right sides."""
-    return {"SOLVE", "STRIPS"} if sides > FEW_SIDES else {"SOLVE"}

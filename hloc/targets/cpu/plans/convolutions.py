@@ -6,7 +6,7 @@ into C (runtime/conv.h); the library kernel decides nothing. Sizes are in floats
 from __future__ import annotations
 
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
@@ -17,7 +17,7 @@ from hloc.targets.cpu.plans.generic_convolutions import generic_plan
 from hloc.targets.cpu.plans.matmul import Product, tile_rows
 from hloc.targets.cpu.plans.matmul_choice import scratch_of_all
 from hloc.targets.cpu.plans.slots import Scratch, busy_threads
-from hloc.targets.cpu.plans.winograd import blocks_of
+from hloc.targets.cpu.plans.winograd import APART, DEPTH, MOST_FEATURES, blocks_of
 
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
 FOLD = 5                             # vectors' worth of multiply-adds: joining the lanes of a sum
@@ -270,3 +270,12 @@ def _products_of_spread(c: Convolution) -> list[Product]:
 
 ALGORITHMS = {"depthwise": _by_depthwise, "channels": _by_channels, "outer": _by_outer, "spread": _by_spread,
               "rows": _by_rows, "pairs": _by_pairs, "winograd": _by_winograd}
+
+
+def sizes_of(algorithm: str, machine: Machine) -> list[tuple[Any, ...]]:
+    """The library kernels of an algorithm with the sizes that plans assume, as runtime/fits.h takes them."""
+    if algorithm in ("", "product"):
+        return []
+    own = {**dict.fromkeys(("rows", "pairs"), ("conv_rows", TILES, CHUNK)), "outer": ("conv_outer", MOST_CHUNK),
+           "winograd": ("conv_winograd", DEPTH, APART, MOST_FEATURES)}
+    return [("conv", tile_rows(machine), machine.vector_bytes), *([own[algorithm]] if algorithm in own else [])]

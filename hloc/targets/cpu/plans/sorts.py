@@ -43,12 +43,14 @@ class Selection(NamedTuple):
 
 
 class SortPlan(NamedTuple):
-    """header: the file of runtime/ that sorts; macros: what it takes. groups: of a row, for topk.h."""
+    """header: the file of runtime/ that sorts; macros: what it takes. element: bytes of one; groups: of a row, for
+    topk.h."""
 
     header: str
     macros: dict[str, int]
     scratch: Scratch
     groups: int = 0
+    element: int = 0
 
 
 def plan_of_sort(tile: Tile, machine: Machine) -> SortPlan:
@@ -129,16 +131,18 @@ def _plan(rows: int, length: int, types: list[str], bits: int, selected: Selecti
         own = aligned(length * word) + aligned(selected.groups * word) + aligned(2 * n * size)
         macros.update(KEPT=selected.kept, FROM_END=selected.from_end, CANDIDATES=n, GROUPS=selected.groups)
         return SortPlan("sort_select.h", macros, Scratch.of(
-            own=own + (2 * n * keyed if n > FEW_SORTED else 0), threads=threads))
+            own=own + (2 * n * keyed if n > FEW_SORTED else 0), threads=threads), element=size)
     if goes_by_network(rows, length, bits):
         block, key = length * LANES, 4 if bits + PLACE_BITS < 32 else 8
         threads = busy_threads(-(-rows // LANES), 2048 // block + 1, machine)
-        return SortPlan("sort_network.h", macros, Scratch.of(own=aligned(block * key) + block * size, threads=threads))
+        return SortPlan("sort_network.h", macros, Scratch.of(own=aligned(block * key) + block * size, threads=threads),
+                        element=size)
     if length > CHUNK and rows < machine.cores:              # one row after the other, by all threads
         return SortPlan("sort.h", {**macros, "BY_PIECES": 1}, Scratch.of(
-            first=2 * length * size, own=room(CHUNK), threads=machine.cores))
+            first=2 * length * size, own=room(CHUNK), threads=machine.cores), element=size)
     return SortPlan("sort.h", macros, Scratch.of(
-        own=aligned(2 * length * size) + room(length), threads=busy_threads(rows, 2048 // max(1, length) + 1, machine)))
+        own=aligned(2 * length * size) + room(length), threads=busy_threads(rows, 2048 // max(1, length) + 1, machine)),
+        element=size)
 
 
 def _sizes(types: list[str], bits: int) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@
 #define HLOC_ATTEND_PANELS 1
 #define HLOC_ATTEND_BLOCKS 2
 
-enum { HLOC_ATTENTION_MOST_PANELS = 4 }; /* of a task */
+#define HLOC_ATTENTION_MOST_PANELS 4 /* of a task */
 
 static inline long attend_aligned(long floats) { return (floats + 15) / 16 * 16; }
 
@@ -154,6 +154,13 @@ void hloc_attend_score(const hloc_attention_plan* plan, const attend_scratch* s,
 #endif
 
 #if HLOC_IS_HERE(HLOC_ATTEND_BLOCKS)
+#if defined(HLOC_PAIRS)
+#define ATTENTION_KERNEL attention_pairs
+#else
+#define ATTENTION_KERNEL attention
+#endif
+HLOC_COMPILED_FOR(ATTENTION_KERNEL, HLOC_VECTOR_BYTES, HLOC_KEYS, HLOC_KEY_ROOM, HLOC_ATTENTION_MOST_PANELS)
+
 static long attend_panel_size(const hloc_attention_args* g) { return (g->depth + g->features + 3) * HLOC_PANEL; }
 /* A product of any number of rows, in tiles of about equal size; step: distance of rows. */
 static void attend_product(const hloc_attention_kernel* kernel, int lanes, long rows, long k, const float* a,

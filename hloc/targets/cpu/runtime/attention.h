@@ -22,6 +22,7 @@
  */
 #ifndef HLOC_ATTENTION_H
 #define HLOC_ATTENTION_H
+#include "fits.h"
 
 enum { HLOC_ATTENTION_F32, HLOC_ATTENTION_BF16, HLOC_ATTENTION_F16 };
 

@@ -22,7 +22,10 @@ enum { HLOC_ATTENTION_TILE = 12 };
 enum { HLOC_ATTENTION_TILE = 6 };
 #endif
 /* queries of a panel; keys of a block, and that rounded up to vectors; most queries of attention_thin.c */
-enum { HLOC_PANEL = 2 * HLOC_LANES32, HLOC_KEYS = 140, HLOC_KEY_ROOM = 144, HLOC_FEW = 8 };
+#define HLOC_KEYS 140
+#define HLOC_KEY_ROOM 144
+#define HLOC_FEW 8
+enum { HLOC_PANEL = 2 * HLOC_LANES32 };
 
 typedef struct {
   hloc_attention_args g;

@@ -84,6 +84,8 @@ void hloc_few_weigh(long rows, const float* weights, const float* v, long stride
 #endif
 
 #if HLOC_IS_HERE(HLOC_FEW_TASKS)
+HLOC_COMPILED_FOR(attention_few, HLOC_VECTOR_BYTES, HLOC_KEYS, HLOC_KEY_ROOM, HLOC_FEW)
+
 HLOC_INLINE float few_exp(float x) { return hloc_attention_exp(hloc_splat_f32(x))[0]; }
 
 /* Scores of n keys -> weights; state: the largest score and the sum. Returns the factor of earlier sums. */

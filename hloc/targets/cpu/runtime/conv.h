@@ -43,6 +43,7 @@
  */
 #ifndef HLOC_CONV_H
 #define HLOC_CONV_H
+#include "fits.h"
 #include "gemm.h"
 
 typedef struct {

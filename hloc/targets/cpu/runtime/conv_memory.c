@@ -159,6 +159,8 @@ HLOC_MAY_BE_MISSING void hloc_conv_store_f16(hloc_f16* to, long step, long count
 #endif
 
 #if HLOC_IS_HERE(HLOC_CONV_MEMORY)
+HLOC_COMPILED_FOR(conv, HLOC_CONV_ROWS, HLOC_VECTOR_BYTES, 0, 0)
+
 long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
   long offset = 0;
   for (int d = 2; d >= 0; d--) offset += position % c->y_size[d] * c->y_s[d], position /= c->y_size[d];

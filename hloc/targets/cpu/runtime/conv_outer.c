@@ -8,7 +8,9 @@
  */
 #include "conv_operands.h"
 
-enum { OUTER_ROWS = HLOC_CONV_ROWS, OUTER_COLUMNS = HLOC_CONV_COLUMNS, OUTER_MOST_CHUNK = 448 };
+enum { OUTER_ROWS = HLOC_CONV_ROWS, OUTER_COLUMNS = HLOC_CONV_COLUMNS };
+#define OUTER_MOST_CHUNK 448
+HLOC_COMPILED_FOR(conv_outer, OUTER_MOST_CHUNK, 0, 0, 0)
 
 typedef struct {
   const hloc_conv_plan* plan;

@@ -10,7 +10,10 @@
  */
 #include "conv_internal.h"
 
-enum { TILES = 8, MOST_ZEROS = 16384, CHUNK = 512, PART = 64, AHEAD = 8 };
+#define TILES 8
+#define CHUNK 512
+enum { MOST_ZEROS = 16384, PART = 64, AHEAD = 8 };
+HLOC_COMPILED_FOR(conv_rows, TILES, CHUNK, 0, 0)
 
 static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 

@@ -21,8 +21,11 @@
  */
 #include "conv_operands.h"
 
-enum { DEPTH = 64, TAPS = 9, PRODUCTS = 16, MOST_FEATURES = 16384 };
-enum { APART = 16 }; /* floats between matrices, so that their elements are not in the same sets of a cache */
+#define DEPTH 64
+#define MOST_FEATURES 16384
+enum { TAPS = 9, PRODUCTS = 16 };
+#define APART 16 /* floats between matrices, so that their elements are not in the same sets of a cache */
+HLOC_COMPILED_FOR(conv_winograd, DEPTH, APART, MOST_FEATURES, 0)
 enum { FILTER_STEP = DEPTH * COLUMNS + APART, FILTER_FLOATS = PRODUCTS * FILTER_STEP };
 
 static const float no_places[MOST_FEATURES] __attribute__((aligned(64)));

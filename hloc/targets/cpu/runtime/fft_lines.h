@@ -1,10 +1,10 @@
 /* fft_lines.h: transforms of one precision (template; fft_f32.c and fft_f64.c include it).
  *
- * In (macros): F(name) the instance's prefix, REAL, POINT the complex type {re, im}, WORDS(name) and BITS what
- * vector.h calls shuffles of words of REAL's size, and vectors of them.
+ * In (macros): F(name) the instance's prefix, F_KERNEL its name (fits.h), REAL, POINT the complex type {re, im},
+ * WORDS(name) and BITS what vector.h calls shuffles of words of REAL's size, and vectors of them.
  * Parts (parts.h): FFT_LINES, FFT_PLANS, FFT_MOVES from and to memory, and transforms of one line and of many side by
  * side, each with its steps of odd radix apart.
- * Out: F(fft)(kind, rank, lengths, batch, in, out) as fft.h says.
+ * Out: F(fft)(plan, in, out) as fft.h says.
  */
 
 #include <stdatomic.h>
@@ -20,28 +20,23 @@
 
 enum { F(LONGEST_KEPT) = 1 << 20, F(MOST_KEPT) = 1 << 26 }; /* points of a plan, bytes of all plans */
 
+/* The numbers of hloc_fft_points. */
 typedef struct F(plan) {
-  long n;
-  int factors[64], factor_count;
-  POINT* roots;     /* exp(-2 pi i j / n) for j < n */
-  POINT* turns;     /* exp(-pi i j / n) for 2 j <= n, if the line is real and has 2 n points; else NULL */
-  /* Bluestein, for lengths with a large prime factor: a convolution of length m with a chirp */
-  long m;
-  POINT *chirp, *chirp_transform; /* exp(-pi i j^2 / n); the transform of its conjugate, over m */
-  void* wide;                     /* the plan for length m */
-  /* Lines that are split: rows x columns points; columns are transformed, multiplied by `between`, then the rows */
-  long rows, columns;
-  REAL* between; /* of row r, exp(-2 pi i r c / n) of all columns c: first the real parts */
-  const void *of_column, *of_row;
-  struct F(plan)* next;           /* in the list of kept plans */
+  const hloc_fft_points* of;
+  POINT* roots;                   /* exp(-2 pi i j / n) for j < n */
+  POINT* turns;                   /* real: exp(-pi i j / n) for 2 j <= n */
+  POINT *chirp, *chirp_transform; /* exp(-pi i j^2 / n); the transform of its conjugate, of wide->n points */
+  REAL* between;                  /* split: of row r, exp(-2 pi i r c / n) of all columns c: first the real parts */
+  const struct F(plan) *wide, *column, *row;
+  struct F(plan)* next; /* in the list of kept plans */
 } F(plan);
+_Static_assert(sizeof(F(plan)) <= HLOC_FFT_PLAN_BYTES, "plans/fft.py reserves less for a plan of an FFT");
 
 static POINT F(point)(double re, double im) {
   POINT z;
   z.re = (REAL)re, z.im = (REAL)im;
   return z;
 }
-static long F(spare_points)(const F(plan)* p) { return p->m ? 2 * p->m : p->n; }
 
 #define HLOC_FFT_LINES 1
 #define HLOC_FFT_ONE 2
@@ -61,7 +56,7 @@ static long F(spare_points)(const F(plan)* p) { return p->m ? 2 * p->m : p->n; }
 #undef R
 
 typedef REAL F(lanes) __attribute__((vector_size(HLOC_VECTOR_BYTES)));
-enum { F(FFT_LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(LONGEST_IN_LANES) = 1 << 16 }; /* bytes of a line: caches */
+enum { F(FFT_LANES) = HLOC_VECTOR_BYTES / sizeof(REAL) };
 #define S(name) F(many_##name)
 #define S_STEPS HLOC_FFT_MANY
 #define S_ODD HLOC_FFT_MANY_ODD
@@ -72,43 +67,17 @@ enum { F(FFT_LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(LONGEST_IN_LANES) = 1 
 #undef S_ODD
 #undef R
 
-static long F(without_small_factors)(long n) {
-  for (int r = 2; r <= 31 && n > 1; r++) while (n % r == 0) n /= r;
-  return n;
-}
-static long F(chirp_length)(long n) {
-  static const int starts[] = {1, 3, 5, 9, 15};
-  long least = 0;
-  for (int i = 0; i < 5; i++) {
-    long m = starts[i];
-    while (m < 2 * n) m *= 2;
-    if (!least || m < least) least = m;
-  }
-  return least;
-}
-
 #if !HLOC_IS_HERE(HLOC_FFT_PLANS)
-const F(plan)* F(plan_of)(long n, int real, long rows);
+const F(plan)* F(plan_of)(const hloc_fft_points* of);
 #else
-/* The memory of a plan: one block, from which pieces are allocated in order.
- * hloc/targets/cpu/plans/steps.py computes its size. */
+/* The memory of a plan: one block, from which pieces are allocated in order. */
 typedef struct { char* at; } F(block);
 
-static size_t F(padded)(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static void* F(take)(F(block)* block, size_t bytes) {
   void* piece = block->at;
-  block->at += F(padded)(bytes);
+  block->at += (bytes + 63) / 64 * 64;
   return piece;
 }
-static size_t F(plan_bytes)(long n, int real, long rows) {
-  const size_t point = sizeof(POINT), plan = F(padded)(sizeof(F(plan))), m = F(chirp_length)(n);
-  const size_t turns = real ? F(padded)((n / 2 + 1) * point) : 0;
-  const size_t between = F(padded)((n + F(FFT_LANES)) * point);
-  if (rows) return plan + between + turns + F(plan_bytes)(rows, 0, 0) + F(plan_bytes)(n / rows, 0, 0);
-  if (F(without_small_factors)(n) == 1) return plan + F(padded)(n * point) + turns;
-  return plan + F(padded)(n * point) + 2 * F(padded)(m * point) + F(plan_bytes)((long)m, 0, 0) + turns;
-}
-
 /* exp(-2 pi i times j / n) for j < count: re[j * apart], im[j * apart]. Those of long lines are products of two. */
 static void F(fill_roots)(long times, long n, long count, REAL* re, REAL* im, long apart) {
   enum { MOST = 32 };
@@ -124,11 +93,11 @@ static void F(fill_roots)(long times, long n, long count, REAL* re, REAL* im, lo
     }
   }
 }
-static F(plan)* F(make_plan)(long n, F(block)* block);
+static F(plan)* F(make_plan)(const hloc_fft_points* of, F(block)* block);
 static void F(plan_chirp)(F(plan)* p, F(block)* block) {
-  const long n = p->n, m = p->m = F(chirp_length)(n);
+  const long n = p->of->n, m = p->of->wide->n;
   p->chirp = F(take)(block, n * sizeof *p->chirp), p->chirp_transform = F(take)(block, m * sizeof *p->chirp);
-  p->wide = F(make_plan)(m, block);
+  p->wide = F(make_plan)(p->of->wide, block);
   POINT* spare = F(take)(block, m * sizeof *spare);
   for (long j = 0; j < m; j++) p->chirp_transform[j] = F(point)(0, 0);
   for (long j = 0; j < n; j++) {
@@ -138,43 +107,32 @@ static void F(plan_chirp)(F(plan)* p, F(block)* block) {
     p->chirp_transform[j] = F(point)(re, im);
     if (j) p->chirp_transform[m - j] = F(point)(re, im);
   }
-  F(one_stockham)((const F(plan)*)p->wide, (F(one_point)*)p->chirp_transform, (F(one_point)*)spare);
+  F(one_stockham)(p->wide, (F(one_point)*)p->chirp_transform, (F(one_point)*)spare);
 }
-static F(plan)* F(make_plan)(long n, F(block)* block) {
-  F(plan)* p = F(take)(block, sizeof *p);
-  memset(p, 0, sizeof *p);
-  p->n = n;
-  long rest = n;
-  while (rest % 4 == 0) p->factors[p->factor_count++] = 4, rest /= 4;
-  for (int r = 2; r <= 31 && rest > 1; r++)
-    while (rest % r == 0) p->factors[p->factor_count++] = r, rest /= r;
-  if (rest > 1) {
-    F(plan_chirp)(p, block);
-    return p;
-  }
-  p->roots = F(take)(block, n * sizeof *p->roots);
-  F(fill_roots)(1, n, n, &p->roots->re, &p->roots->im, 2);
-  return p;
-}
-static F(plan)* F(make_split)(long n, long rows, F(block)* block) {
-  F(plan)* p = F(take)(block, sizeof *p);
-  memset(p, 0, sizeof *p);
-  p->n = n, p->rows = rows, p->columns = n / rows;
+static void F(plan_split)(F(plan)* p, F(block)* block) {
+  const long n = p->of->n, columns = p->of->row->n;
   p->between = F(take)(block, (n + F(FFT_LANES)) * sizeof(POINT)); /* the last vectors may read past the last row */
   memset(p->between + 2 * n, 0, F(FFT_LANES) * sizeof(POINT));
-  for (long r = 0; r < rows; r++) {
-    REAL* re = p->between + 2 * r * p->columns;
-    F(fill_roots)(r, n, p->columns, re, re + p->columns, 1);
+  for (long r = 0; r < p->of->column->n; r++) {
+    REAL* re = p->between + 2 * r * columns;
+    F(fill_roots)(r, n, columns, re, re + columns, 1);
   }
-  p->of_column = F(make_plan)(rows, block), p->of_row = F(make_plan)(p->columns, block);
-  return p;
+  p->column = F(make_plan)(p->of->column, block), p->row = F(make_plan)(p->of->row, block);
 }
-static F(plan)* F(make_plan_in)(void* memory, long n, int real, long rows) {
-  F(block) block = {memory};
-  F(plan)* p = rows ? F(make_split)(n, rows, &block) : F(make_plan)(n, &block);
-  if (!real) return p;
-  p->turns = F(take)(&block, (n / 2 + 1) * sizeof *p->turns);
-  F(fill_roots)(1, 2 * n, n / 2 + 1, &p->turns->re, &p->turns->im, 2);
+static F(plan)* F(make_plan)(const hloc_fft_points* of, F(block)* block) {
+  F(plan)* p = F(take)(block, HLOC_FFT_PLAN_BYTES);
+  memset(p, 0, sizeof *p);
+  p->of = of;
+  if (of->row) F(plan_split)(p, block);
+  else if (of->wide) F(plan_chirp)(p, block);
+  else {
+    p->roots = F(take)(block, of->n * sizeof *p->roots);
+    F(fill_roots)(1, of->n, of->n, &p->roots->re, &p->roots->im, 2);
+  }
+  if (of->real) {
+    p->turns = F(take)(block, (of->n / 2 + 1) * sizeof *p->turns);
+    F(fill_roots)(1, 2 * of->n, of->n / 2 + 1, &p->turns->re, &p->turns->im, 2);
+  }
   return p;
 }
 
@@ -184,16 +142,19 @@ static F(plan)* F(make_plan_in)(void* memory, long n, int real, long rows) {
 static _Atomic(F(plan)*) F(kept);
 static _Atomic long F(kept_bytes);
 
-HLOC_OF_PARTS const F(plan)* F(plan_of)(long n, int real, long rows) {
+static int F(is_for)(const hloc_fft_points* a, const hloc_fft_points* b) {
+  return a->n == b->n && a->real == b->real && !a->row == !b->row && (!a->row || a->row->n == b->row->n);
+}
+HLOC_OF_PARTS const F(plan)* F(plan_of)(const hloc_fft_points* of) {
   for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next)
-    if (p->n == n && !p->turns == !real && p->rows == rows) return p;
-  const long bytes = (long)F(plan_bytes)(n, real, rows);
-  int keeps = n <= F(LONGEST_KEPT);
+    if (F(is_for)(p->of, of)) return p;
+  const long bytes = (long)of->bytes;
+  int keeps = of->n <= F(LONGEST_KEPT);
   if (keeps && atomic_fetch_add(&F(kept_bytes), bytes) + bytes > F(MOST_KEPT))
     keeps = 0, atomic_fetch_sub(&F(kept_bytes), bytes);
-  void* memory = keeps ? malloc(bytes) : hloc_scratch(HLOC_SECOND, bytes);
-  if (!memory) return NULL;
-  F(plan)* made = F(make_plan_in)(memory, n, real, rows);
+  F(block) block = {keeps ? malloc(bytes) : hloc_scratch(HLOC_SECOND, bytes)};
+  if (!block.at) return NULL;
+  F(plan)* made = F(make_plan)(of, &block);
   if (!keeps) return made;
   made->next = atomic_load(&F(kept));
   while (!atomic_compare_exchange_weak(&F(kept), &made->next, made)) {}
@@ -206,34 +167,21 @@ static __attribute__((destructor)) void F(free_kept)(void) {
 
 #endif
 
-/* ---- lines: the last dimension first (or last, for IRFFT), then the others in place in `out`.
- * Real lines of even length are transformed as complex ones of half the length (`folded`). */
-/* The layout of lines: each starts at line / inner * outer_step + line % inner, with its points `step` apart. */
+/* ---- lines: of one dimension, from `in` to `out`, which may be the same. */
 typedef struct {
-  long inner, outer_step, step;
-} F(places);
-typedef struct {
+  const hloc_fft_lines* of;
   const F(plan)* plan;
-  int kind; /* of this dimension */
-  int folded, lanes; /* lines at a time */
-  long lines, n, half;
-  F(places) from, to;
   const void* in;
   void* out;
   const REAL* between; /* the twiddle factors of the results of line 0; NULL: none */
   int failed;
 } F(lines);
 
-/* Real lines of odd length whose first step takes real numbers: in `raw` they have no imaginary parts. */
-static int F(steps_from_reals)(const F(lines)* w) {
-  return w->kind == HLOC_RFFT && !w->folded && w->n > 1 && !w->plan->m;
-}
-
 #if !HLOC_IS_HERE(HLOC_FFT_MOVES)
 void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw);
 void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw);
 #else
-static long F(start)(const F(places)* p, long line) { return line / p->inner * p->outer_step + line % p->inner; }
+static long F(start)(const hloc_fft_places* p, long line) { return line / p->inner * p->outer_step + line % p->inner; }
 
 /* raw[(2 j + part) * lanes + lane] = point j of line `line + lane`, or back: a vector of points of all lines at a time,
  * so that both sides stay in the L1 cache. `apart`: REALs from line to line if that is constant, else 0. */
@@ -272,7 +220,7 @@ static void F(join_points)(POINT* to, const REAL* raw, long lanes) {
   const BITS low = WORDS(low)(a, b), high = WORDS(high)(a, b);
   memcpy(to, &low, sizeof low), memcpy(to + F(POINTS_AT_ONCE), &high, sizeof high);
 }
-static void F(move_complex)(const F(places)* p, long n, long line, long width, long lanes, POINT* base, REAL* raw,
+static void F(move_complex)(const hloc_fft_places* p, long n, long line, long width, long lanes, POINT* base, REAL* raw,
                             int back) {
   POINT* lines[F(FFT_LANES)];
   for (long l = 0; l < width; l++) lines[l] = base + F(start)(p, line + l);
@@ -311,58 +259,61 @@ static void F(transpose_reals)(REAL* line, long n, long width, REAL* raw, long s
   }
 }
 HLOC_OF_PARTS void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
+  const hloc_fft_lines* of = w->of;
+  const long n = of->n, half = n / 2 + 1;
   POINT* in = (POINT*)w->in;
-  if (w->kind <= HLOC_IFFT) F(move_complex)(&w->from, w->n, line, width, lanes, in, raw, 0);
-  else if (w->kind == HLOC_IRFFT) F(move_folded)(line, width, lanes, in, 2 * w->half, w->half, raw, 0);
-  else if (w->folded) F(move_folded)(line, width, lanes, in, w->n, w->n / 2, raw, 0);
+  if (of->kind <= HLOC_IFFT) F(move_complex)(&of->start, n, line, width, lanes, in, raw, 0);
+  else if (of->kind == HLOC_IRFFT) F(move_folded)(line, width, lanes, in, 2 * half, half, raw, 0);
+  else if (of->folded) F(move_folded)(line, width, lanes, in, n, n / 2, raw, 0);
   else {
-    const long step = F(steps_from_reals)(w) ? lanes : 2 * lanes;
-    if (step > lanes) memset(raw, 0, 2 * w->n * lanes * sizeof *raw);
-    F(transpose_reals)((REAL*)w->in + line * w->n, w->n, width, raw, step, 0);
+    const long step = of->from_reals ? lanes : 2 * lanes;
+    if (step > lanes) memset(raw, 0, 2 * n * lanes * sizeof *raw);
+    F(transpose_reals)((REAL*)w->in + line * n, n, width, raw, step, 0);
   }
 }
 HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
+  const hloc_fft_lines* of = w->of;
+  const long n = of->n, half = n / 2 + 1;
   POINT* out = (POINT*)w->out;
-  if (w->kind <= HLOC_IFFT) F(move_complex)(&w->to, w->n, line, width, lanes, out, raw, 1);
-  else if (w->kind == HLOC_RFFT) F(move_folded)(line, width, lanes, out, 2 * w->half, w->half, raw, 1);
-  else if (w->folded) F(move_folded)(line, width, lanes, out, w->n, w->n / 2, raw, 1);
-  else F(transpose_reals)((REAL*)w->out + line * w->n, w->n, width, raw, 2 * lanes, 1);
+  if (of->kind <= HLOC_IFFT) F(move_complex)(&of->end, n, line, width, lanes, out, raw, 1);
+  else if (of->kind == HLOC_RFFT) F(move_folded)(line, width, lanes, out, 2 * half, half, raw, 1);
+  else if (of->folded) F(move_folded)(line, width, lanes, out, n, n / 2, raw, 1);
+  else F(transpose_reals)((REAL*)w->out + line * n, n, width, raw, 2 * lanes, 1);
 }
 
 #endif
 
 #if HLOC_IS_HERE(HLOC_FFT_LINES)
+HLOC_COMPILED_FOR(F_KERNEL, HLOC_VECTOR_BYTES, HLOC_FFT_PLAN_BYTES, HLOC_FFT_LARGEST_FACTOR, 0)
+
 /* `width` lines, one per lane, of `lanes` lanes; PREFIX: many, or one. */
 #define HLOC_RUN_LINES(PREFIX, width, lanes)                                                                          \
   {                                                                                                                   \
-    const int inverse = w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT;                                                \
     F(PREFIX##_point)* data = (F(PREFIX##_point)*)memory;                                                             \
     F(read_lines)(w, line, width, lanes, memory);                                                                     \
-    if (w->folded && inverse) F(PREFIX##_line_to_halves)(w->plan, data, data);                                        \
-    if (w->kind == HLOC_IRFFT && !w->folded) F(PREFIX##_mirror)(data, w->n);                                          \
-    if (F(steps_from_reals)(w)) F(PREFIX##_real_spectrum)(w->plan, data, data + w->n + 1);                            \
-    else F(PREFIX##_transform)(w->plan, inverse, data, data + w->n + 1);                                              \
-    if (w->between) F(PREFIX##_turn_rows)(data, w->n, w->between + line, w->lines, inverse);                          \
-    if (w->folded && !inverse) F(PREFIX##_halves_to_line)(w->plan, data);                                             \
+    if (of->folded && inverse) F(PREFIX##_line_to_halves)(w->plan, data, data);                                       \
+    if (of->kind == HLOC_IRFFT && !of->folded) F(PREFIX##_mirror)(data, n);                                           \
+    if (of->from_reals) F(PREFIX##_real_spectrum)(w->plan, data, data + n + 1);                                       \
+    else F(PREFIX##_transform)(w->plan, inverse, data, data + n + 1);                                                 \
+    if (w->between) F(PREFIX##_turn_rows)(data, n, w->between + line, of->lines, inverse);                            \
+    if (of->folded && !inverse) F(PREFIX##_halves_to_line)(w->plan, data);                                            \
     F(write_lines)(w, line, width, lanes, memory);                                                                    \
   }
-static int F(fit_lanes)(long n) { /* whether many lines at a time fit the cache */
-  const long points = F(without_small_factors)(n) == 1 ? n : 2 * F(chirp_length)(n);
-  return points * (long)sizeof(POINT) <= F(LONGEST_IN_LANES);
-}
 static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks of lines, one per lane */
   F(lines)* w = (F(lines)*)args;
-  const size_t points = w->n + 1 + F(spare_points)(w->plan);
-  REAL* memory = hloc_scratch(HLOC_OWN, 2 * points * w->lanes * sizeof(REAL));
+  const hloc_fft_lines* of = w->of;
+  const int inverse = of->kind == HLOC_IFFT || of->kind == HLOC_IRFFT;
+  const long n = of->n, lanes = of->lanes;
+  REAL* memory = hloc_scratch(HLOC_OWN, of->own);
   if (!memory) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;
   }
-  end = end * w->lanes < w->lines ? end * w->lanes : w->lines;
-  for (long line = begin * w->lanes; line < end;) {
-    const long width = w->lanes < end - line ? w->lanes : end - line;
-    if (width > 1 || !HLOC_HAS(F(one_transform))) {
-      if (width < F(FFT_LANES)) memset(memory, 0, 2 * points * sizeof(F(lanes))); /* lanes without a line */
+  end = end * lanes < of->lines ? end * lanes : of->lines;
+  for (long line = begin * lanes; line < end;) {
+    const long width = lanes < end - line ? lanes : end - line;
+    if (width > 1) {
+      if (width < F(FFT_LANES)) memset(memory, 0, of->own); /* lanes without a line */
       HLOC_RUN_LINES(many, width, F(FFT_LANES))
     } else HLOC_RUN_LINES(one, 1, 1)
     line += width;
@@ -370,94 +321,43 @@ static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks
 }
 #undef HLOC_RUN_LINES
 
-/* The number of rows into which long lines are split, as close to a square as possible, if there are too few lines for
- * the lanes or they are too long to be transformed in lanes; 0: not split. */
-static long F(rows_of)(long n, long lines) {
-  if (lines >= F(FFT_LANES) && F(fit_lanes)(n)) return 0;
-  long rows = (long)sqrt((double)n);
-  while (rows >= F(FFT_LANES) && n % rows) rows--;
-  return rows >= F(FFT_LANES) && F(without_small_factors)(n) == 1 ? rows : 0;
+static int F(run_blocks)(F(lines) w) {
+  hloc_parallel(F(run_lines), (void* const*)&w, (w.of->lines + w.of->lanes - 1) / w.of->lanes, w.of->grain);
+  return w.failed;
 }
-static int F(run_blocks)(F(lines)* w) {
-  const long blocks = (w->lines + w->lanes - 1) / w->lanes, grain = 8192 / (w->lanes * (w->n + 1)) + 1;
-  hloc_parallel(F(run_lines), (void* const*)w, blocks, grain);
-  return w->failed;
-}
-/* One line from `in` to `out` through `middle`, of n points each: n = rows * columns. */
-static int F(run_split)(const F(plan)* p, int kind, const POINT* in, POINT* middle, POINT* out) {
-  const F(places) down = {p->columns, p->n, p->columns}, along = {1, p->columns, 1};
-  const F(places) transposed = {p->rows, p->n, p->rows};
-  F(lines) columns = {.kind = kind, .n = p->rows, .lines = p->columns, .lanes = F(FFT_LANES), .plan = p->of_column,
-                      .from = down, .to = down, .in = in, .out = middle, .between = p->between};
-  F(lines) rows = {.kind = kind, .n = p->columns, .lines = p->rows, .lanes = F(FFT_LANES), .plan = p->of_row,
-                   .from = along, .to = transposed, .in = middle, .out = out};
-  return F(run_blocks)(&columns) || F(run_blocks)(&rows);
-}
-static int F(run_long)(const F(lines)* w, POINT* middle) {
-  const F(plan)* p = w->plan;
-  const long n = p->n, from = w->kind == HLOC_IRFFT ? n + 1 : n, to = w->kind == HLOC_RFFT ? n + 1 : n;
-  const int kind = w->kind == HLOC_IFFT || w->kind == HLOC_IRFFT ? HLOC_IFFT : HLOC_FFT;
-  for (long line = 0; line < w->lines; line++) {
-    const POINT* in = (const POINT*)w->in + line * from;
-    POINT* out = (POINT*)w->out + line * to;
-    if (w->kind == HLOC_IRFFT) F(one_line_to_halves)(p, (const F(one_point)*)in, (F(one_point)*)out), in = out;
-    if (F(run_split)(p, kind, in, middle, out)) return 1;
-    if (w->kind == HLOC_RFFT) F(one_halves_to_line)(p, (F(one_point)*)out);
+/* Lines one after the other, each through `middle`: its columns, then its rows. */
+static int F(run_split)(const hloc_fft_lines* of, const F(plan)* p, const void* from, void* to, POINT* middle) {
+  const long n = p->of->n;
+  for (long line = 0; line < of->lines; line++) {
+    const POINT* in = (const POINT*)from + line * (of->kind == HLOC_IRFFT ? n + 1 : n);
+    POINT* out = (POINT*)to + line * (of->kind == HLOC_RFFT ? n + 1 : n);
+    if (of->kind == HLOC_IRFFT) F(one_line_to_halves)(p, (const F(one_point)*)in, (F(one_point)*)out), in = out;
+    if (F(run_blocks)((F(lines)){of->split, p->column, in, middle, p->between, 0})) return 1;
+    if (F(run_blocks)((F(lines)){of->split + 1, p->row, middle, out, NULL, 0})) return 1;
+    if (of->kind == HLOC_RFFT) F(one_halves_to_line)(p, (F(one_point)*)out);
   }
   return 0;
 }
 
-/* `middle`: memory for the points of the last dimension, if that is split; else NULL. */
-static int F(run_dimension)(int kind, const long* sizes, int rank, int d, long n, long batch, const void* in, void* out,
-                            POINT* middle) {
-  F(lines) w = {.kind = kind, .n = n, .half = n / 2 + 1, .in = in, .out = out, .lines = batch};
-  F(places) places = {.step = 1};
-  w.folded = kind >= HLOC_RFFT && n % 2 == 0;
-  for (int i = 0; i < rank; i++) w.lines *= i == d ? 1 : sizes[i];
-  for (int i = d + 1; i < rank; i++) places.step *= sizes[i];
-  places.inner = places.step, places.outer_step = places.step * sizes[d];
-  w.from = w.to = places;
-  const long points = w.folded ? n / 2 : n;
-  w.plan = F(plan_of)(points, w.folded, middle ? F(rows_of)(points, w.lines) : 0);
-  if (!w.plan) return 1;
-  if (w.plan->rows) return F(run_long)(&w, middle);
-  w.lanes = F(fit_lanes)(points) && (w.lines >= F(FFT_LANES) / 4 || !HLOC_HAS(F(one_transform))) ? F(FFT_LANES) : 1;
-  return F(run_blocks)(&w);
-}
-static long F(middle_points)(int kind, long n, long lines) { /* 0: lines of the last dimension are not split */
-  if (kind >= HLOC_RFFT && n % 2) return 0;
-  const long points = kind >= HLOC_RFFT ? n / 2 : n;
-  return F(rows_of)(points, lines) ? points : 0;
-}
-
-int F(fft)(int kind, int rank, const long* lengths, long batch, const void* in, void* out) {
-  long sizes[3]; /* of the complex side */
-  int other = kind == HLOC_IFFT || kind == HLOC_IRFFT ? HLOC_IFFT : HLOC_FFT, failed = 0;
-  long points = batch;
-  for (int d = 0; d < rank; d++) {
-    sizes[d] = lengths[d];
-    if (d == rank - 1 && (kind == HLOC_RFFT || kind == HLOC_IRFFT)) sizes[d] = lengths[d] / 2 + 1;
-    points *= sizes[d];
+int F(fft)(const hloc_fft_plan* plan, const void* in, void* out) {
+  POINT* memory = plan->first ? hloc_scratch(HLOC_FIRST, plan->first) : NULL;
+  if (plan->first && !memory) return 1;
+  void* through = plan->through_scratch ? (void*)memory : out;
+  for (int d = 0; d < plan->dimensions; d++) {
+    const hloc_fft_lines* of = plan->lines + d;
+    const void* from = d ? through : in;
+    void* to = d + 1 < plan->dimensions ? through : out;
+    const F(plan)* p = F(plan_of)(of->points);
+    if (!p) return 1;
+    if (of->split ? F(run_split)(of, p, from, to, memory + plan->middle)
+                  : F(run_blocks)((F(lines)){of, p, from, to, NULL, 0})) return 1;
   }
-  if (points <= 0 || lengths[rank - 1] <= 0) return 0;
-  const long last = lengths[rank - 1], split = F(middle_points)(kind, last, points / sizes[rank - 1]);
-  const long inner = kind == HLOC_IRFFT && rank > 1 ? points : 0; /* intermediate results between dimensions */
-  POINT* memory = inner + split ? hloc_scratch(HLOC_FIRST, (inner + split) * sizeof *memory) : NULL;
-  if (inner + split && !memory) return 1;
-  POINT* middle = split ? memory + inner : NULL;
-  if (inner) { /* the outer dimensions first */
-    for (int d = 0; d < rank - 1; d++)
-      failed |= F(run_dimension)(HLOC_IFFT, sizes, rank, d, lengths[d], batch, d ? memory : in, memory, NULL);
-    return failed | F(run_dimension)(kind, sizes, rank, rank - 1, last, batch, memory, out, middle);
-  }
-  failed |= F(run_dimension)(kind, sizes, rank, rank - 1, last, batch, in, out, middle);
-  for (int d = 0; d < rank - 1; d++)
-    failed |= F(run_dimension)(other, sizes, rank, d, lengths[d], batch, out, out, NULL);
-  return failed;
+  return 0;
 }
 #endif
 
 #undef F
+#undef F_KERNEL
 #undef REAL
 #undef POINT
 #undef WORDS

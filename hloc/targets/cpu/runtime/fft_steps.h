@@ -51,7 +51,7 @@ static inline S(point) S(scaled)(S(point) a, REAL by) { a.re *= by, a.im *= by; 
 /* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms are interleaved. The
  * twiddle factors of point j are p->roots[j * turn], of j / length turns, and its powers. */
 static void S(step4)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 4, turn = p->n / length;
+  const long m = length / 4, turn = p->of->n / length;
   for (long j = 0; j < m; j++) {
     POINT w1 = p->roots[j * turn], w2 = p->roots[2 * j * turn], w3 = p->roots[3 * j * turn];
     const S(point)* from = x + stride * j;
@@ -67,7 +67,7 @@ static void S(step4)(const F(plan)* p, long length, long stride, const S(point)*
   }
 }
 static void S(step2)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 2, turn = p->n / length;
+  const long m = length / 2, turn = p->of->n / length;
   for (long j = 0; j < m; j++) {
     POINT w = p->roots[j * turn];
     for (long q = 0; q < stride; q++) {
@@ -81,7 +81,7 @@ static void S(step2)(const F(plan)* p, long length, long stride, const S(point)*
 
 #if HLOC_IS_HERE(S_ODD)
 HLOC_OF_PARTS void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 3, turn = p->n / length;
+  const long m = length / 3, turn = p->of->n / length;
   const REAL cos1 = (REAL)-0.5, sin1 = (REAL)0.86602540378443864676; /* of a third of a turn */
   for (long j = 0; j < m; j++) {
     const POINT w1 = p->roots[j * turn], w2 = p->roots[2 * j * turn];
@@ -98,7 +98,7 @@ HLOC_OF_PARTS void S(step3)(const F(plan)* p, long length, long stride, const S(
   }
 }
 HLOC_OF_PARTS void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 5, turn = p->n / length;
+  const long m = length / 5, turn = p->of->n / length;
   const REAL cos1 = (REAL)0.30901699437494742410, sin1 = (REAL)0.95105651629515357212; /* of a fifth of a turn, */
   const REAL cos2 = (REAL)-0.80901699437494742410, sin2 = (REAL)0.58778525229247312917; /* of two */
   for (long j = 0; j < m; j++) {
@@ -125,10 +125,11 @@ HLOC_OF_PARTS void S(step5)(const F(plan)* p, long length, long stride, const S(
 }
 /* Any odd prime r: points k and r - k have the same cosine, and opposite sines. */
 HLOC_OF_PARTS void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / r, half = r / 2, step = p->n / length;
-  POINT unit[31], root[31]; /* exp(-2 pi i k / r); the twiddle factor of result k */
-  S(point) sum[15], difference[15];
-  for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->n / r)];
+  const long m = length / r, half = r / 2, step = p->of->n / length;
+  /* exp(-2 pi i k / r); the twiddle factor of result k */
+  POINT unit[HLOC_FFT_LARGEST_FACTOR], root[HLOC_FFT_LARGEST_FACTOR];
+  S(point) sum[HLOC_FFT_LARGEST_FACTOR / 2], difference[HLOC_FFT_LARGEST_FACTOR / 2];
+  for (int k = 0; k < r; k++) unit[k] = p->roots[k * (p->of->n / r)];
   for (long j = 0; j < m; j++) {
     for (int k = 0; k < r; k++) root[k] = p->roots[j * k * step];
     for (long q = 0; q < stride; q++) {
@@ -156,8 +157,8 @@ HLOC_OF_PARTS void S(step_odd)(const F(plan)* p, int r, long length, long stride
 #if HLOC_IS_HERE(S_STEPS)
 /* All steps except the `done` ones of the last factors, alternating between x and y. Returns the results' array. */
 HLOC_OF_PARTS S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y) {
-  for (int f = 0; f < p->factor_count - done; f++) {
-    int r = p->factors[f];
+  for (int f = 0; f < p->of->factor_count - done; f++) {
+    int r = p->of->factors[f];
     if (r == 4) S(step4)(p, length, stride, x, y);
     else if (r == 2) S(step2)(p, length, stride, x, y);
     else if (r == 3) S(step3)(p, length, stride, x, y);
@@ -170,8 +171,8 @@ HLOC_OF_PARTS S(point)* S(steps)(const F(plan)* p, int done, long length, long s
   return x;
 }
 HLOC_OF_PARTS void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
-  const S(point)* made = S(steps)(p, 0, p->n, 1, data, spare);
-  if (made != data) memcpy(data, made, p->n * sizeof *data);
+  const S(point)* made = S(steps)(p, 0, p->of->n, 1, data, spare);
+  if (made != data) memcpy(data, made, p->of->n * sizeof *data);
 }
 
 #endif
@@ -179,8 +180,8 @@ HLOC_OF_PARTS void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare
 #if HLOC_IS_HERE(S_ODD)
 /* The first step of a line of real numbers, of odd radix r: result r - t is the conjugate of result t, and omitted. */
 static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
-  const long m = p->n / r, half = r / 2;
-  R sum[15], difference[15], zero;
+  const long m = p->of->n / r, half = r / 2;
+  R sum[HLOC_FFT_LARGEST_FACTOR / 2], difference[HLOC_FFT_LARGEST_FACTOR / 2], zero;
   memset(&zero, 0, sizeof zero);
   for (long j = 0; j < m; j++, y += half + 1) {
     y[0].re = x[j], y[0].im = zero;
@@ -202,27 +203,28 @@ static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
 /* data: n real numbers, n odd and not 1  ->  the first half of their spectrum: from the computed results of the first
  * step; the others are mirrored. */
 HLOC_OF_PARTS void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) {
-  const int r = p->factors[p->factor_count - 1];
-  const long m = p->n / r, kept = r / 2 + 1;
+  const int r = p->of->factors[p->of->factor_count - 1];
+  const long m = p->of->n / r, kept = r / 2 + 1;
   S(step_real)(p, r, (const R*)data, spare);
   S(point)*made = S(steps)(p, 1, m, kept, spare, data), *to = made == data ? spare : data;
-  for (long k = 0, j = 0, t = 0; 2 * k < p->n; k++) { /* k = r * j + t */
+  for (long k = 0, j = 0, t = 0; 2 * k < p->of->n; k++) { /* k = r * j + t */
     to[k] = t < kept ? made[t + kept * j] : S(conjugate)(made[r - t + kept * (m - 1 - j)]);
     if (++t == r) t = 0, j++;
   }
-  if (to != data) memcpy(data, to, (p->n / 2 + 1) * sizeof *data);
+  if (to != data) memcpy(data, to, (p->of->n / 2 + 1) * sizeof *data);
 }
-/* The forward transform in place, by Bluestein's algorithm; spare: F(spare_points)(p) points. */
+/* The forward transform in place, by Bluestein's algorithm; spare: as many points as plans/fft.py says. */
 HLOC_OF_PARTS void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point)* spare) {
+  const long n = p->of->n, m = p->of->wide->n;
   S(point)* wide = spare;
-  for (long j = 0; j < p->n; j++) wide[j] = S(times)(data[j], p->chirp[j]);
-  memset(wide + p->n, 0, (p->m - p->n) * sizeof *wide);
-  S(stockham)((const F(plan)*)p->wide, wide, spare + p->m);
-  for (long j = 0; j < p->m; j++) /* conjugated: the inverse transform is a forward one of the conjugate */
+  for (long j = 0; j < n; j++) wide[j] = S(times)(data[j], p->chirp[j]);
+  memset(wide + n, 0, (m - n) * sizeof *wide);
+  S(stockham)(p->wide, wide, spare + m);
+  for (long j = 0; j < m; j++) /* conjugated: the inverse transform is a forward one of the conjugate */
     wide[j] = S(conjugate)(S(times)(wide[j], p->chirp_transform[j]));
-  S(stockham)((const F(plan)*)p->wide, wide, spare + p->m);
-  const REAL scale = (REAL)(1.0 / (double)p->m);
-  for (long j = 0; j < p->n; j++) data[j] = S(times)(S(conjugate)(S(scaled)(wide[j], scale)), p->chirp[j]);
+  S(stockham)(p->wide, wide, spare + m);
+  const REAL scale = (REAL)(1.0 / (double)m);
+  for (long j = 0; j < n; j++) data[j] = S(times)(S(conjugate)(S(scaled)(wide[j], scale)), p->chirp[j]);
 }
 #endif
 
@@ -232,13 +234,13 @@ HLOC_OF_PARTS void S(mirror)(S(point)* data, long n) {
   memset(&data[0].im, 0, sizeof data[0].im);
   for (long j = n / 2 + 1; j < n; j++) data[j] = S(conjugate)(data[n - j]);
 }
-/* In place; spare: F(spare_points)(p) points. */
+/* In place; spare: as many points as plans/fft.py says. */
 HLOC_OF_PARTS void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare) {
-  if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(data[j]);
-  if (p->m) S(forward_by_chirp)(p, data, spare);
+  if (inverse) for (long j = 0; j < p->of->n; j++) data[j] = S(conjugate)(data[j]);
+  if (p->wide) S(forward_by_chirp)(p, data, spare);
   else S(stockham)(p, data, spare);
-  const REAL scale = (REAL)1 / (REAL)p->n;
-  if (inverse) for (long j = 0; j < p->n; j++) data[j] = S(conjugate)(S(scaled)(data[j], scale));
+  const REAL scale = (REAL)1 / (REAL)p->of->n;
+  if (inverse) for (long j = 0; j < p->of->n; j++) data[j] = S(conjugate)(S(scaled)(data[j], scale));
 }
 
 /* data[k] times table[2 k columns] + i table[(2 k + 1) columns], and the following elements for the other lanes. */
@@ -253,7 +255,7 @@ HLOC_OF_PARTS void S(turn_rows)(S(point)* data, long n, const REAL* table, long 
 
 /* data: the spectrum of n points x[2 j] + i x[2 j + 1]  ->  n + 1 points of the spectrum of x. */
 HLOC_OF_PARTS void S(halves_to_line)(const F(plan)* p, S(point)* data) {
-  const long n = p->n;
+  const long n = p->of->n;
   S(point) first = data[0];
   data[0].re = first.re + first.im, data[n].re = first.re - first.im;
   memset(&data[0].im, 0, sizeof data[0].im), memset(&data[n].im, 0, sizeof data[n].im);
@@ -267,7 +269,7 @@ HLOC_OF_PARTS void S(halves_to_line)(const F(plan)* p, S(point)* data) {
 }
 /* The inverse, in place or to other memory. The imaginary parts of the first and last points are ignored. */
 HLOC_OF_PARTS void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data) {
-  const long n = p->n;
+  const long n = p->of->n;
   S(point) first = from[0], last = from[n];
   data[0].re = (first.re + last.re) * (REAL)0.5, data[0].im = (first.re - last.re) * (REAL)0.5;
   for (long k = 1; 2 * k <= n; k++) {

@@ -46,6 +46,7 @@
 
 #include <stddef.h>
 
+#include "fits.h"
 #include "vector_bytes.h"
 
 enum { HLOC_GEMM_TILE_COLUMNS = 2 * HLOC_VECTOR_BYTES / 4 };

@@ -463,6 +463,8 @@ __attribute__((weak)) int G(thin)(const G(plan)* plan);
 #endif
 
 #if HLOC_IS_HERE(HLOC_MAIN)
+HLOC_COMPILED_FOR(HLOC_JOIN(gemm_, G_NAME, ), HLOC_TILE_ROWS, HLOC_VECTOR_BYTES, GROUP, UNIT_IS_MEMORY)
+
 static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
   const SUM zeros[HLOC_TILE_ROWS * G(TILE_COLUMNS)] = {0};
   for (long batch = 0; batch < plan->g.batches; batch++)

@@ -1,6 +1,7 @@
 /* triangular_rows.h: triangular.h for one type (template; triangular_f32.c and triangular_f64.c include it).
  *
- * In (macros): F(name) the instance's name, REAL, VECTOR of vector.h, TRANSPOSE its square transpose, SQRT.
+ * In (macros): F(name) the instance's name, F_KERNEL(name) without prefix, REAL, VECTOR of vector.h, TRANSPOSE its
+ * square transpose, SQRT.
  * Parts (parts.h): CHOLESKY; SOLVE, for few right-hand sides, and STRIPS, for more of them.
  */
 #include <string.h>
@@ -14,12 +15,8 @@
 #define HLOC_SOLVE 2
 #define HLOC_STRIPS 3
 
-/* PANEL: rows of a factor that one thread finishes before all continue; PIECE: least multiply-adds for a thread; FEW:
- * most right-hand sides that are solved one by one.
- * hloc/targets/cpu/plans/triangular.py uses the same numbers and memory layout. */
-enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_VECTOR_BYTES == 64 ? 8 : 4, F(VECTORS) = 2,
-       F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = 64, F(PIECE) = 65536, F(MANY) = 8, F(LARGE) = 256,
-       F(FEW) = 2 };
+enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_TRIANGULAR_ROWS, F(VECTORS) = 2,
+       F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = HLOC_CHOLESKY_PANEL };
 typedef struct { VECTOR v[F(ROWS)][F(VECTORS)]; } F(tile);
 
 static inline long F(up)(long n, long unit) { return (n + unit - 1) / unit * unit; }
@@ -84,12 +81,7 @@ static void F(transpose_block)(const REAL* from, long from_stride, REAL* to, lon
 #if HLOC_IS_HERE(HLOC_CHOLESKY)
 /* The partial upper factor: rows and columns are padded with those of the identity matrix. Elements below the diagonal
  * are read only by lanes that write there. Row r + i times inverse[i] for the rows of this panel. */
-typedef struct { REAL* u; long n, stride; long panel, first_strip; REAL inverse[F(PANEL)]; } F(factor);
-
-static long F(factor_stride)(long n) {
-  const long stride = F(up)(n, F(WIDTH));
-  return stride * sizeof(REAL) % 1024 ? stride : stride + F(WIDTH); /* rows in different sets of the cache */
-}
+typedef struct { REAL* u; long n, stride, panel_work, panel, first_strip; REAL inverse[F(PANEL)]; } F(factor);
 
 /* The upper factor of a small matrix, of which the upper triangle is read; 0 if it has none. */
 static int F(small_factor)(const REAL* a, long stride, REAL* t, REAL* inverse) {
@@ -139,7 +131,7 @@ static int F(factorize)(F(factor)* f) {
     f->first_strip = end / F(WIDTH);
     if (end < rows)
       hloc_parallel(F(panel_strips), (void* const*)f, strips - f->first_strip,
-                    1 + F(PIECE) / (F(PANEL) * F(WIDTH) * end));
+                    1 + f->panel_work / end);
   }
   return 1;
 }
@@ -176,30 +168,30 @@ static void F(store_factor)(const F(factor)* f, REAL* out, int lower) {
   }
 }
 
-typedef struct { const REAL* a; REAL* out; long n; int lower, failed; } F(cholesky_work);
+typedef struct { const hloc_cholesky_plan* plan; const REAL* a; REAL* out; int failed; } F(cholesky_work);
 
 static void F(some_factors)(void* const* args, long begin, long end) {
   F(cholesky_work)* w = (F(cholesky_work)*)args;
-  const long n = w->n;
-  F(factor) f = {.n = n, .stride = F(factor_stride)(n)};
-  f.u = hloc_scratch(HLOC_OWN, F(up)(n, F(ROWS)) * f.stride * sizeof(REAL));
+  const hloc_cholesky_plan* p = w->plan;
+  const long n = p->n;
+  F(factor) f = {.n = n, .stride = p->stride, .panel_work = p->panel_work, .u = hloc_scratch(HLOC_OWN, p->own)};
   if (!f.u) {
     __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
     return;
   }
   for (long b = begin; b < end; b++) {
     REAL* out = w->out + b * n * n;
-    F(load_factor)(&f, w->a + b * n * n, w->lower);
-    if (F(factorize)(&f)) F(store_factor)(&f, out, w->lower);
+    F(load_factor)(&f, w->a + b * n * n, p->lower);
+    if (F(factorize)(&f)) F(store_factor)(&f, out, p->lower);
     else
       for (long i = 0; i < n * n; i++) out[i] = __builtin_nanf("");
   }
 }
 
-int F(cholesky)(int lower, long n, long batch, const REAL* a, REAL* factor) {
-  F(cholesky_work) w = {a, factor, n, lower, 0};
-  const long grain = batch < F(MANY) && n > F(LARGE) ? batch : 1 + F(PIECE) / (n * n * n);
-  if (n > 0) hloc_parallel(F(some_factors), (void* const*)&w, batch, grain);
+HLOC_COMPILED_FOR(F_KERNEL(cholesky), HLOC_VECTOR_BYTES, HLOC_TRIANGULAR_ROWS, HLOC_CHOLESKY_PANEL, 0)
+int F(cholesky)(const hloc_cholesky_plan* plan, const REAL* a, REAL* factor) {
+  F(cholesky_work) w = {plan, a, factor, 0};
+  hloc_parallel(F(some_factors), (void* const*)&w, plan->batch, plan->grain);
   return w.failed;
 }
 
@@ -210,18 +202,14 @@ int F(cholesky)(int lower, long n, long batch, const REAL* a, REAL* factor) {
 /* All forms as a solve with a lower triangle from the left: row and column strides of the matrix and of b and x. An
  * upper triangle is a lower one read from its end; reversed: so are b and x. */
 typedef struct {
+  const hloc_system_plan* plan;
   const REAL *a, *b;
   REAL *x, *packed;
-  long n, m, batch, a_row, a_column;
-  int from_left, reversed, unit, failed;
+  int failed;
 } F(system);
 
 /* Groups of ROWS interleaved rows of the matrix, up to the diagonal; then the inverses of the diagonal. The last group
  * is padded with rows of the identity matrix. */
-static long F(packed_size)(long n) {
-  const long groups = F(up)(n, F(ROWS)) / F(ROWS);
-  return F(up)(F(ROWS) * F(ROWS) * groups * (groups + 1) / 2 + groups * F(ROWS), F(WIDTH));
-}
 static REAL* F(group)(REAL* packed, long r) { return packed + r * (r + F(ROWS)) / 2; }
 
 #if !HLOC_IS_HERE(HLOC_SOLVE)
@@ -237,9 +225,9 @@ HLOC_MAY_BE_MISSING void F(some_strips)(void* const* args, long begin, long end)
 /* 0 if a number on the diagonal is so large that its inverse is subnormal, which is flushed to zero. */
 HLOC_OF_PARTS int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
   int inverses = 1;
-  const long n = s->n, rows = F(up)(n, F(ROWS)), across = s->a_row, along = s->a_column;
+  const long n = s->plan->n, rows = F(up)(n, F(ROWS)), across = s->plan->a_row, along = s->plan->a_column;
   REAL* inverse = F(group)(packed, rows);
-  if (s->reversed) a += (n - 1) * (n + 1);
+  if (s->plan->reversed) a += (n - 1) * (n + 1);
   for (long r = 0; r < rows; r += F(ROWS)) {
     REAL* to = F(group)(packed, r);
     const REAL* from = a + r * across;
@@ -250,7 +238,7 @@ HLOC_OF_PARTS int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
       for (int i = 0; i < F(ROWS); i++)
         to[k * F(ROWS) + i] = r + i < n && k < r + i ? from[i * across + k * along] : 0;
     for (int i = 0; i < F(ROWS); i++) {
-      const REAL diagonal = r + i < n && !s->unit ? from[i * across + (r + i) * along] : 1;
+      const REAL diagonal = r + i < n && !s->plan->unit ? from[i * across + (r + i) * along] : 1;
       inverse[r + i] = 1 / diagonal;
       inverses &= inverse[r + i] != 0 || diagonal - diagonal != 0;
     }
@@ -260,17 +248,18 @@ HLOC_OF_PARTS int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
 
 /* A strip of right-hand sides: copied to scratch memory, solved there, and copied back. */
 static void F(solve_strip)(const F(system)* s, REAL* packed, REAL* strip, const REAL* b, REAL* x, long column) {
-  const long n = s->n, m = s->m, rows = F(up)(n, F(ROWS)), width = m - column < F(WIDTH) ? m - column : F(WIDTH);
-  REAL* inside = strip + (s->reversed ? (rows - n) * F(WIDTH) : 0);
-  REAL* first = strip + (s->reversed ? (rows - 1) * F(WIDTH) : 0);
-  const long stride = s->reversed ? -F(WIDTH) : F(WIDTH);
+  const long n = s->plan->n, m = s->plan->m, rows = F(up)(n, F(ROWS));
+  const long width = m - column < F(WIDTH) ? m - column : F(WIDTH);
+  REAL* inside = strip + (s->plan->reversed ? (rows - n) * F(WIDTH) : 0);
+  REAL* first = strip + (s->plan->reversed ? (rows - 1) * F(WIDTH) : 0);
+  const long stride = s->plan->reversed ? -F(WIDTH) : F(WIDTH);
   if (width < F(WIDTH) || rows > n) memset(strip, 0, rows * F(WIDTH) * sizeof(REAL));
-  if (s->from_left)
+  if (s->plan->from_left)
     for (long r = 0; r < n; r++) memcpy(inside + r * F(WIDTH), b + r * m + column, width * sizeof(REAL));
   else F(transpose_block)(b + column * n, n, inside, F(WIDTH), width, n);
   for (long r = 0; r < rows; r += F(ROWS))
     F(rows)(F(group)(packed, r), F(ROWS), F(group)(packed, rows) + r, first, stride, r);
-  if (s->from_left)
+  if (s->plan->from_left)
     for (long r = 0; r < n; r++) memcpy(x + r * m + column, inside + r * F(WIDTH), width * sizeof(REAL));
   else F(transpose_block)(inside, F(WIDTH), x + column * n, n, n, width);
 }
@@ -292,13 +281,13 @@ static REAL F(dot)(const REAL* a, const REAL* x, long n) {
 /* One right-hand side, x, with contiguous elements: along the contiguous lines of the matrix in memory. These are its
  * rows, each a dot product with the solved elements, or its columns, each subtracted from the unsolved ones. */
 static void F(solve_line)(const F(system)* s, const REAL* a, REAL* x) {
-  const long n = s->n, by_columns = s->a_column != 1 && s->a_column != -1;
+  const long n = s->plan->n, by_columns = s->plan->a_column != 1 && s->plan->a_column != -1;
   for (long k = 0; k < n; k++) {
-    const long i = s->reversed ? n - 1 - k : k, left = s->reversed == by_columns ? 0 : i + 1;
+    const long i = s->plan->reversed ? n - 1 - k : k, left = s->plan->reversed == by_columns ? 0 : i + 1;
     const long count = left ? n - left : i;
     const REAL* row = a + i * n;
     if (!by_columns) x[i] -= F(dot)(row + left, x + left, count);
-    if (!s->unit) x[i] /= row[i];
+    if (!s->plan->unit) x[i] /= row[i];
     if (!by_columns) continue;
     long j = left;
     for (; j + F(LANES) <= left + count; j += F(LANES)) F(store)(x + j, F(load)(x + j) - F(load)(row + j) * x[i]);
@@ -306,7 +295,7 @@ static void F(solve_line)(const F(system)* s, const REAL* a, REAL* x) {
   }
 }
 HLOC_OF_PARTS void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* of matrix i, one after the other */
-  const long n = s->n, m = s->m, step = s->from_left ? m : 1, side = s->from_left ? 1 : n;
+  const long n = s->plan->n, m = s->plan->m, step = s->plan->from_left ? m : 1, side = s->plan->from_left ? 1 : n;
   for (long c = 0; c < m; c++) {
     const REAL* b = s->b + i * n * m + c * side;
     REAL* x = s->x + i * n * m + c * side;
@@ -317,7 +306,7 @@ HLOC_OF_PARTS void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* o
 }
 static void F(some_lines)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
-  REAL* line = hloc_scratch(HLOC_OWN, s->n * sizeof(REAL));
+  REAL* line = hloc_scratch(HLOC_OWN, s->plan->own);
   if (!line) {
     __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -330,23 +319,23 @@ static void F(some_lines)(void* const* args, long begin, long end) {
 #if HLOC_IS_HERE(HLOC_STRIPS)
 HLOC_OF_PARTS void F(some_systems)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
-  const long size = F(packed_size)(s->n), rows = F(up)(s->n, F(ROWS));
-  REAL* packed = hloc_scratch(HLOC_OWN, (size + rows * F(WIDTH)) * sizeof(REAL));
+  const long n = s->plan->n, m = s->plan->m;
+  REAL* packed = hloc_scratch(HLOC_OWN, s->plan->own);
   if (!packed) {
     __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
     return;
   }
   for (long i = begin; i < end; i++) {
-    if (!F(pack)(s, s->a + i * s->n * s->n, packed)) F(solve_lines)(s, i, packed);
-    else for (long c = 0; c < s->m; c += F(WIDTH))
-      F(solve_strip)(s, packed, packed + size, s->b + i * s->n * s->m, s->x + i * s->n * s->m, c);
+    if (!F(pack)(s, s->a + i * n * n, packed)) F(solve_lines)(s, i, packed);
+    else for (long c = 0; c < m; c += F(WIDTH))
+      F(solve_strip)(s, packed, packed + s->plan->packed, s->b + i * n * m, s->x + i * n * m, c);
   }
 }
 
 /* Strips of one system, with a packed matrix. */
 HLOC_OF_PARTS void F(some_strips)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
-  REAL* strip = hloc_scratch(HLOC_OWN, F(up)(s->n, F(ROWS)) * F(WIDTH) * sizeof(REAL));
+  REAL* strip = hloc_scratch(HLOC_OWN, s->plan->own);
   if (!strip) {
     __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
     return;
@@ -357,23 +346,19 @@ HLOC_OF_PARTS void F(some_strips)(void* const* args, long begin, long end) {
 #endif
 
 #if HLOC_IS_HERE(HLOC_SOLVE)
-int F(trisolve)(const hloc_trisolve* given, const REAL* a, const REAL* b, REAL* x) {
-  const long n = given->n, m = given->m;
-  const int transposed = given->transposed == given->from_left, reversed = given->lower == transposed;
-  F(system) s = {.a = a, .b = b, .x = x, .n = n, .m = m, .batch = given->batch, .from_left = given->from_left,
-                 .reversed = reversed, .unit = given->unit_diagonal};
-  s.a_row = (transposed ? 1 : n) * (reversed ? -1 : 1), s.a_column = (transposed ? n : 1) * (reversed ? -1 : 1);
-  if (n <= 0 || m <= 0) return 0;
-  if (given->batch >= F(MANY) || m <= F(WIDTH)) {
-    hloc_parallel(m <= F(FEW) ? F(some_lines) : F(some_systems), (void* const*)&s, s.batch, 1 + F(PIECE) / (n * n * m));
+HLOC_COMPILED_FOR(F_KERNEL(trisolve), HLOC_VECTOR_BYTES, HLOC_TRIANGULAR_ROWS, HLOC_CHOLESKY_PANEL, 0)
+int F(trisolve)(const hloc_system_plan* p, const REAL* a, const REAL* b, REAL* x) {
+  const long n = p->n, m = p->m;
+  F(system) s = {p, a, b, x, NULL, 0};
+  if (p->way != HLOC_BY_STRIPS) {
+    hloc_parallel(p->way == HLOC_BY_LINES ? F(some_lines) : F(some_systems), (void* const*)&s, p->batch, p->grain);
     return s.failed;
   }
-  const long strips = (m + F(WIDTH) - 1) / F(WIDTH), grain = 1 + F(PIECE) / (n * n * F(WIDTH));
-  s.packed = hloc_scratch(HLOC_FIRST, F(packed_size)(n) * sizeof(REAL));
+  s.packed = hloc_scratch(HLOC_FIRST, p->first);
   if (!s.packed) return 1;
-  for (long i = 0; i < s.batch; i++, s.a += n * n, s.b += n * m, s.x += n * m) {
+  for (long i = 0; i < p->batch; i++, s.a += n * n, s.b += n * m, s.x += n * m) {
     if (!F(pack)(&s, s.a, s.packed)) F(solve_lines)(&s, 0, s.packed);
-    else hloc_parallel(F(some_strips), (void* const*)&s, strips, grain);
+    else hloc_parallel(F(some_strips), (void* const*)&s, (m + F(WIDTH) - 1) / F(WIDTH), p->grain);
   }
   return s.failed;
 }

@@ -20,3 +20,19 @@ def library_function(tile: Tile, name: str, header: str, facts: Iterable[str], c
         *comment(tile.origin), *includes([header]), "extern _Thread_local int hloc_out_of_memory;",
         f"void {name}(void *const *buffers) {{", *facts, f"  if ({printer.call(*call)}) hloc_out_of_memory = 1;", "}",
         ""], printer, headers=[header], origin=tile.origin)
+
+
+def fields_text(**values: object) -> str:
+    """Designated initializers: .m = 3, .a_row = 1; sequences become braces."""
+    return ", ".join(f".{name} = {_value(v)}" for name, v in values.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return "{" + ", ".join(_value(v) for v in value) + "}"
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def fits(kernel: str, *sizes: int) -> str:
+    """A line of C by which the program links only with a library kernel compiled for these sizes (runtime/fits.h)."""
+    return f"  HLOC_PLANNED_FOR({kernel}, {', '.join(str(int(size)) for size in (*sizes, 0, 0, 0)[:4])})"

@@ -14,7 +14,18 @@ from hloc.kernels.scalars import computation_type, is_narrow, widen
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.plans.sorts import SortPlan, has_topk, is_keyed, plan_of_sort, plan_of_topk, unused_bits
+from hloc.targets.cpu.plans.sorts import (
+    CHUNK,
+    LANES,
+    LEAST_RADIX,
+    PLACE_BITS,
+    SortPlan,
+    has_topk,
+    is_keyed,
+    plan_of_sort,
+    plan_of_topk,
+    unused_bits,
+)
 from hloc.targets.cpu.tiles.library_calls import library_function
 from hloc.targets.printer import C, StatementPrinter, comment
 
@@ -135,17 +146,11 @@ def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> st
 
 def _instance(name: str, s: str, rows: int, length: int, plan: SortPlan) -> list[str]:
     macros = [f"#define HLOC_SORT_{macro} {int(value)}" for macro, value in plan.macros.items()]
+    assumed = {"LANES": LANES, "PLACE_BITS": PLACE_BITS} if plan.header == "sort_network.h" else {
+        "CHUNK": CHUNK, "LEAST_RADIX": LEAST_RADIX}
+    sizes = " && ".join([f"sizeof({s}_element) == {plan.element}", *(
+        f"HLOC_SORT_{name} == {size}" for name, size in assumed.items())])
     return [f"#define HLOC_SORT {s}", *macros, *includes([plan.header]),
+            f'_Static_assert({sizes}, "the plan of {s} is for other sizes");',
             "extern _Thread_local int hloc_out_of_memory;", f"void {name}(void *const *buffers) {{",
             f"  if ({s}(buffers, {rows}, {length})) hloc_out_of_memory = 1;", "}", ""]
-
-
-def fft(tile: Tile, name: str, machine: Machine) -> CFunction:
-    """runtime/fft.h; parameters as in hloc/kernels/library_kernels/fft.py."""
-    given = dict(tile.parameters)
-    precision = "f64" if tile.buffers[1].type in ("c128", "f64") else "f32"
-    lengths = given["lengths"]
-    facts = [f"  static const long lengths[] = {{{', '.join(map(str, lengths))}}};"]
-    return library_function(tile, name, "fft.h", facts, (
-        f"fft_{precision}", f"HLOC_{given['kind']}", str(len(lengths)), "lengths", str(given["batch"]), "buffers[0]",
-        "buffers[1]"))

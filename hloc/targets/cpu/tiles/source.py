@@ -15,30 +15,21 @@ from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.building.library_kernels import generic_conv
-from hloc.targets.cpu.plans.attention import attention_of, plan_of_attention
-from hloc.targets.cpu.plans.convolutions import plan_of_tile
-from hloc.targets.cpu.plans.matmul import Product, product_of
+from hloc.targets.cpu.building.library_kernels import FEW_QUERIES, generic_conv
+from hloc.targets.cpu.plans.attention import KEY_ROOM, KEYS, MOST_PANELS, attention_of, plan_of_attention
+from hloc.targets.cpu.plans.convolutions import plan_of_tile, sizes_of
+from hloc.targets.cpu.plans.matmul import Product, kind_of, product_of
 from hloc.targets.cpu.plans.matmul_choice import plan_of
 from hloc.targets.cpu.plans.slots import constants_text
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
+from hloc.targets.cpu.tiles.fft import fft
+from hloc.targets.cpu.tiles.library_calls import fields_text, fits
 from hloc.targets.cpu.tiles.scores import score_of
-from hloc.targets.cpu.tiles.sorts import fft, sort, topk
+from hloc.targets.cpu.tiles.sorts import sort, topk
 from hloc.targets.cpu.tiles.triangular import cholesky, triangular_solve
 from hloc.targets.printer import C, StatementPrinter, comment
 
 CHECK = "extern _Thread_local int hloc_out_of_memory;"
-
-
-def _fields(**values: object) -> str:
-    """Designated initializers: .m = 3, .a_row = 1; sequences become braces."""
-    return ", ".join(f".{name} = {_value(v)}" for name, v in values.items())
-
-
-def _value(value: object) -> str:
-    if isinstance(value, (tuple, list)):
-        return "{" + ", ".join(_value(v) for v in value) + "}"
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _address(position: int, type: str, offset: int) -> str:
@@ -102,16 +93,18 @@ def _gemm(tile: Tile, name: str, g: Product, inner: int, of_batches: tuple[int, 
                       c_is_narrow=g.is_narrow)
     epilogue = _with_packing(tile, fields, "b", "c", epilogue)
     constants = _plans([g], "plan", fields, machine)
-    return _function(tile, name, "gemm.h", declaration, f"gemm_{g.type}", _fields(**fields), epilogue, constants)
+    return _function(tile, name, "gemm.h", declaration, f"gemm_{g.type}", fields_text(**fields), epilogue, constants)
 
 
 def _plans(products: Iterable[Product], field: str, fields: dict[str, object], machine: Machine) -> list[str]:
     """Defines the plans of matmuls, the last one empty, and adds the field that names them."""
-    plans = [constants_text(plan.constants) for g in products if (plan := plan_of(g, machine))]
+    plans = [plan for g in products if (plan := plan_of(g, machine))]
     if not plans:
         return []
-    fields[field] = "plans"
-    return ["  static const hloc_gemm_plan plans[] = {", *(f"    {plan}," for plan in plans), "    {0}};"]
+    fields[field], type = "plans", plans[0].product.type
+    kind = kind_of(type, machine)
+    return ["  static const hloc_gemm_plan plans[] = {", *(f"    {constants_text(plan.constants)}," for plan in plans),
+            "    {0}};", fits(f"gemm_{type}", kind.tile_rows, kind.vector, kind.group, kind.is_memory)]
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -131,12 +124,13 @@ def attention(tile: Tile, name: str, machine: Machine) -> CFunction:
     planned = attention_of(tile, machine)
     fields.update(choices=constants_text(plan_of_attention(planned, machine)[0]))
     score, entry = score_of(tile), "_".join(filter(None, ("attention", planned.kind)))
+    sizes = [fits(entry, machine.vector_bytes, KEYS, KEY_ROOM, FEW_QUERIES if planned.kind == "few" else MOST_PANELS)]
     if score is None:
-        return _function(tile, name, "attention.h", "", entry, _fields(**fields), None)
+        return _function(tile, name, "attention.h", "", entry, fields_text(**fields), None, sizes)
     fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
     if score.masked is not None:
         fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
-    return _function(tile, name, "attention.h", score.declaration, entry, _fields(**fields), score.function)
+    return _function(tile, name, "attention.h", score.declaration, entry, fields_text(**fields), score.function, sizes)
 
 
 def _longs(values: Iterable[int]) -> str:
@@ -171,8 +165,9 @@ def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
     fields.update(choices=constants_text(plan.choices))
     entry = f"{plan.algorithm}_{type}" if plan.algorithm else generic_conv(type, total)
     epilogue = _with_packing(tile, fields, "w", "y", epilogue)
-    constants = _plans(plan.products, "products", fields, machine)
-    return _function(tile, name, "conv.h", declaration, f"conv_{entry}", _fields(**fields), epilogue, constants)
+    constants = [*_plans(plan.products, "products", fields, machine),
+                 *(fits(*sizes) for sizes in sizes_of(plan.algorithm, machine))]
+    return _function(tile, name, "conv.h", declaration, f"conv_{entry}", fields_text(**fields), epilogue, constants)
 
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], CFunction]] = {
