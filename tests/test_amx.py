@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from native import FLAGS, build
-from runtime_calls import gemm_args, gemm_shapes, in_order
+from runtime_arguments import gemm_args, gemm_shapes, in_order
 
 from hloc.machine import Machine, cpu_flags, has_amx
 

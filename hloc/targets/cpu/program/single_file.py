@@ -73,14 +73,11 @@ LIBRARY = """
 
 
 def single_file(sources: Sources, name: str) -> str:
-    """The whole text. sources: with kernels whose names have the prefix, too. Attention is that of any CPU: of pairs of
-    bf16 it is the same text once more, under other names."""
+    """The whole text. sources: with kernels whose names have the prefix, too."""
     program, march = sources.program, sources.machine.march
-    files = dict.fromkeys(file_of(unit).replace("_pairs", "") if unit.startswith("attention") else file_of(unit)
-                          for unit in (*sources.runtime_units(), "cpu_needs.c"))
+    files = dict.fromkeys(file_of(unit) for unit in (*sources.runtime_units(), "cpu_needs.c"))
     most, driver = sources.driver.split("\n", 1)                       # #define HLOC_MOST_ARGUMENTS
-    model = "\n".join([*(k.text for k in sources.kernels), driver.replace(EXPORTED, "")])
-    model = model.replace("hloc_attention_pairs(", "hloc_attention(") + OUT_OF_MEMORY
+    model = "\n".join([*(k.text for k in sources.kernels), driver.replace(EXPORTED, "")]) + OUT_OF_MEMORY
     library = "\n".join([*["#define HLOC_SLOW_PAIRS"] * sources.machine.slow_pairs, most,
                          *map(included, files), '#include "driver.h"', '#include "cpu_needs.h"',
                          PROLOGUE])

@@ -144,9 +144,10 @@ def make_sources(program: Program, machine: Machine, *, timed: bool = False, ite
                  schedule: Source | None = None) -> Sources:
     """Print all kernels and the driver. timed: a driver that measures its steps; iterations: and traces them, with so
     many iterations of each loop; in_python: targets of custom calls that are the user's own functions; inline: the
-    driver may hold small kernels; prefix: of the names of kernels; schedule: a file of schedules. Raises ParseError if
-    that is wrong."""
-    names, functions = print_kernels(program.kernels, machine, prefix, read_schedules(schedule) if schedule else {})
+    driver may hold small kernels; prefix: of the names of kernels of one file; schedule: a file of schedules. Raises
+    ParseError if that is wrong."""
+    names, functions = print_kernels([_in_one_file(k) if prefix else k for k in program.kernels], machine, prefix,
+                                     read_schedules(schedule) if schedule else {})
     chosen = inlined_kernels(program, names, functions, machine) if inline and not timed else frozenset()
     inlined = {name: function for name, function in functions.items() if name in chosen}
     driver = driver_source(program, names, machine, timed=timed, iterations=iterations, in_python=in_python,
@@ -156,6 +157,15 @@ def make_sources(program: Program, machine: Machine, *, timed: bool = False, ite
                    tuple(inlined.values()), driver.traced, tuple(
                        functions[name].changed(inlined_text(functions[name])) if name in chosen else functions[name]
                        for name in names))
+
+
+def _in_one_file(kernel: Kernel | Tile) -> Kernel | Tile:
+    """Attention of pairs of bf16 (attention_pairs.c) is the text of attention.c once more, which one file has once: its
+    weights are kept in f32."""
+    if not isinstance(kernel, Tile) or kernel.library_kernel != "attention":
+        return kernel
+    return kernel._replace(parameters=tuple((key, "f32" if key == "weights" else value)
+                                            for key, value in kernel.parameters))
 
 
 def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from native import pointer
-from runtime_calls import started
+from runtime_arguments import started
 
 LONG = ctypes.c_long
 

@@ -4,7 +4,7 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
-from runtime_calls import (
+from runtime_arguments import (
     INT,
     LONG3,
     POINTER,

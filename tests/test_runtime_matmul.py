@@ -5,7 +5,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from runtime_calls import (
+from runtime_arguments import (
     POINTER,
     TYPE_NAMES,
     GemmArgs,
