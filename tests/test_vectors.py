@@ -37,6 +37,8 @@ TEXT = """kernel k(x: f32[40] read, p: pred[40] read, y: f32[16] write, z: f32[1
 """
 ORDINARY = [0.0, -0.0, 1.5, -2.5, 1e-40, -1e-40, np.inf, -np.inf, np.nan, 3.4e38, 65504.0, 1.0039062, 2.5, -1e-30]
 UNARY = ("exp", "tanh", "negate", "abs", "sqrt", "log", "sin")
+FLOATS = ("add", "subtract", "multiply", "divide", "maximum")
+INTEGERS = ("add", "subtract", "multiply", "and", "xor", "shift_left", "shift_right_logical", "shift_right_arithmetic")
 BINARY = ("add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "compare_lt", "compare_eq")
 
 
@@ -105,8 +107,19 @@ def kernel_of(name: str, op: str, types: tuple[str, ...], result: str) -> Kernel
     return Kernel(name, (*buffers, Buffer("out", stored, lanes_of(result), "write")), tuple(body))
 
 
+def with_a_scalar(name: str, op: str, type: str, scalar: float) -> Kernel:
+    """out = op(in0, scalar) and op(scalar, in0), but for shifts, whose second argument is the scalar."""
+    kernel = kernel_of(name, op, (type, type), type)
+    splat = Apply("splat", (Const(scalar, element_of(type)),), type)
+    given, (store,) = Load("in0", Const(1, INDEX), type), kernel.body
+    stores = [store._replace(position=Const(n * lanes_of(type), INDEX), value=Apply(op, arguments, type))
+              for n, arguments in enumerate(((given, splat), (splat, given))[:1 if "shift" in op else 2])]
+    out = kernel.buffers[-1]._replace(size=len(stores) * lanes_of(type))
+    return kernel._replace(buffers=(kernel.buffers[0], out), body=tuple(stores))
+
+
 def cases() -> list[Kernel]:
-    """Each row of the table, then operations that are made of scalar functions."""
+    """Each row of the table, then operations that are operators of C, or made of scalar functions."""
     found = [(op, (source,) if op == "convert" else (source, source), result) for op, source, result in INSTRUCTIONS]
     for element, lanes in (("f32", 16), ("f32", 4), ("f64", 8), ("f64", 2)):
         type = vector(element, lanes)
@@ -115,12 +128,19 @@ def cases() -> list[Kernel]:
                   for op in BINARY]
     for element, lanes in (("s8", 16), ("u8", 32), ("s16", 8), ("s32", 16), ("s64", 4), ("u64", 8)):
         type = vector(element, lanes)
-        found += [(op, (type, type), type) for op in ("add", "multiply", "maximum", "minimum", "and", "xor")]
+        found += [(op, (type, type), type) for op in (
+            "add", "subtract", "multiply", "maximum", "minimum", "and", "or", "xor", "shift_left", "shift_right_logical",
+            "shift_right_arithmetic")]
+        found += [(op, (type,), type) for op in ("negate", "not")]
         found += [("compare_lt", (type, type), f"mask{ELEMENT_TYPES[element].bits}x{lanes}")]
     found += [("convert", (vector(a, 8),), vector(b, 8)) for a, b in (
         ("f32", "bf16"), ("bf16", "f32"), ("f32", "f16"), ("f16", "f32"), ("f32", "s32"), ("s32", "f32"), ("f64", "f32"),
         ("s64", "f64"), ("s32", "s8"), ("f32", "s8"))]
-    return [kernel_of(f"k{n}", *case) for n, case in enumerate(found)]
+    scalars = [(op, vector(element, lanes), scalar) for element, lanes, ops in (
+        ("s8", 16, INTEGERS), ("u16", 8, INTEGERS), ("s32", 16, INTEGERS), ("u64", 8, INTEGERS), ("f32", 16, FLOATS))
+        for op in ops for scalar in ((3, 100) if element != "f32" else (-0.0, 2.5))]
+    return [kernel_of(f"k{n}", *case) for n, case in enumerate(found)] + [
+        with_a_scalar(f"s{n}", *case) for n, case in enumerate(scalars)]
 
 
 @pytest.mark.parametrize("flags", [FLAGS, [f for f in FLAGS if "march" not in f]], ids=["this CPU", "the oldest x86-64"])

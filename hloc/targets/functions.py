@@ -2,18 +2,20 @@
 
     x = sin(y)      ->      x = called_sin(y)           printed as hloc_called_sin_f32(y)
 
-In: expressions of a Kernel. Out: the same with calls; `definition`: the called C or CUDA C function.
+In: a Kernel. Out: the same with calls; `definition`: the called C or CUDA C function.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TypeGuard
 
-from hloc.kernels.ir import INDEX, Apply, Expr, Stmt, Var
+from hloc.kernels.ir import INDEX, Apply, Expr, Kernel, Stmt, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import is_vector
-from hloc.kernels.walks import expressions, parts, walk, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
 from hloc.targets.c_expressions import ExpressionPrinter, c_type
+from hloc.targets.vectors import called
 
 CALLED = "called_"
 HEAVY_OF_COMPLEX = frozenset(["abs", "divide", "rsqrt", "sign", "sqrt"])
@@ -30,15 +32,19 @@ def is_called(expr: Expr) -> TypeGuard[Apply]:
     return isinstance(expr, Apply) and expr.type != INDEX and not is_vector(expr.type) and is_function(expr)
 
 
-def functions_in(statements: Iterable[Stmt]) -> int:
-    """The number of inlined scalar functions."""
-    return sum(is_called(e) for s in walk(statements) for e in parts(expressions(s)))
+def with_calls(kernel: Kernel, most: int) -> Kernel:
+    """The kernel with calls of the scalar functions of which it has the most copies, if more than `most` would be
+    inlined."""
+    found = called(Counter(_key(e) for s in walk(kernel.body) for e in parts(expressions(s)) if is_called(e)), most)
+
+    def change(expr: Expr) -> Expr:
+        expr = with_parts(expr, change)
+        return expr._replace(op=CALLED + expr.op) if is_called(expr) and _key(expr) in found else expr
+    return kernel._replace(body=with_all_expressions(kernel.body, change)) if found else kernel
 
 
-def with_calls(expr: Expr) -> Expr:
-    """An expression whose functions are calls."""
-    expr = with_parts(expr, with_calls)
-    return expr._replace(op=CALLED + expr.op) if is_called(expr) else expr
+def _key(expr: Apply) -> tuple[str, ...]:
+    return expr.op, *(a.type for a in expr.arguments), expr.type
 
 
 def definitions(statements: Iterable[Stmt], printer: ExpressionPrinter) -> list[str]:

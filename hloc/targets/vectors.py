@@ -3,32 +3,40 @@
 In: an expression whose type or arguments are vectors. Out: `vector_text`, its C; `vector_definitions`, the types and
 functions that the expressions of a kernel need.
 
-    Apply("add", (a, b), "f32x16")          a + b
+    Apply("add", (a, b), "f32x16")          (a + b)
     Apply("exp", (a,), "f32x16")            hlocv_exp_f32x16(a)
 
-A function without a row in INSTRUCTIONS applies the scalar function of hloc/targets/c to each lane, in a loop that
+C's operators on vectors are one instruction of the C compiler each, and the fastest to compile. Other operations are
+functions. One without a row in INSTRUCTIONS applies the scalar function of hloc/targets/c to each lane, in a loop that
 compilers turn into instructions on whole vectors: it has that function's results, bit for bit. A row is for what gcc 12
 does badly that way. Its meaning is the loop IR's own operation: tests compare both.
 """
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple, Protocol, TypeVar
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, Apply, Expr, Load, Stmt, Var
+from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load, Stmt, Var
 from hloc.kernels.operations import HEAVY, has_near
 from hloc.kernels.vectors import ACROSS_LANES, MASKS, bits_of, bytes_of, element_of, is_vector, lanes_of, vector
 from hloc.kernels.walks import expressions, operation, parts, walk
 
-FLOAT_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 COMPARISONS = {"compare_eq": "==", "compare_ne": "!=", "compare_lt": "<", "compare_le": "<=", "compare_gt": ">",
                "compare_ge": ">="}
-LOGIC = {"and": "&", "or": "|", "xor": "^"}
+LOGIC = {"and": "&", "or": "|", "xor": "^", "not": "~"}
+ARITHMETIC = {"add": "+", "subtract": "-", "multiply": "*", "negate": "-"}
+SHIFTS = {"shift_left": "<<", "shift_right_logical": ">>", "shift_right_arithmetic": ">>"}
+OPERATORS = {                   # of C on vectors, which do what the loop IR means, by the kind of elements
+    "mask": COMPARISONS | LOGIC, "pred": COMPARISONS, "float": COMPARISONS | ARITHMETIC | {"divide": "/"},
+    "signed": COMPARISONS | LOGIC | ARITHMETIC | SHIFTS, "unsigned": COMPARISONS | LOGIC | ARITHMETIC | SHIFTS}
 MOST_INLINED = 16               # functions of many instructions in a kernel
+EXACT_IN_C = ("f32", "f64", "u32", "u64", "s32", "s64")         # whose literals and operations have that type in C
 ORDERED = 7                                         # of the comparison instructions
 Printer = Callable[[Expr], str]
+Key = TypeVar("Key", bound=Hashable)
 
 
 class CountingPrinter(Protocol):
@@ -120,18 +128,25 @@ def vector_text(expr: Load | Apply, text: Printer) -> str:
     """The C of an expression that `has_vectors`; text: prints its parts."""
     if isinstance(expr, Load):
         return f"*(const {in_memory(expr.type)} *)({expr.buffer} + ({text(expr.position)}))"
-    arguments = [text(a) for a in operands(expr)]
-    return _operators(expr, arguments) or f"{_function(expr)}({', '.join(arguments)})"
+    arguments = operands(expr)
+    if expr.op == "lane":
+        is_mask = element_of(arguments[0].type) in MASKS
+        return f"({text(arguments[0])})[{expr.immediate[0]}]{' != 0' if is_mask else ''}"
+    if expr.op == "bitcast":
+        return f"((hloc_{expr.type})({text(arguments[0])}))"
+    if sign := _operator(expr):
+        return _with_operator(expr, sign, [_operand(expr, a, text) for a in arguments])
+    return f"{_function(expr)}({', '.join(map(text, arguments))})"
 
 
 def operands(expr: Apply) -> tuple[Expr, ...]:
-    """The arguments of the C function of an operation: of a rounding, what is rounded and widened again; numbers that
-    are the same in all lanes as scalars, by which compilers divide with fewer instructions."""
-    inner = expr.arguments[0]
-    if _is_by_lanes(expr) and not _operators(expr, [""] * len(expr.arguments)):
-        return tuple(a.arguments[0] if isinstance(a, Apply) and a.op == "splat" and element_of(a.type) not in MASKS
-                     else a for a in expr.arguments)
-    return operation(inner).arguments if _is_rounding(expr) else expr.arguments
+    """The arguments of the C operator or function of an operation: of a rounding, what is rounded and widened again;
+    numbers that are the same in all lanes as scalars, by which compilers divide with fewer instructions."""
+    if _is_by_lanes(expr):
+        scalars = tuple(a.arguments[0] if isinstance(a, Apply) and a.op == "splat" and element_of(a.type) not in MASKS
+                        else a for a in expr.arguments)
+        return scalars if not _operator(expr) or any(is_vector(a.type) for a in scalars) else expr.arguments
+    return operation(expr.arguments[0]).arguments if _is_rounding(expr) else expr.arguments
 
 
 def _is_rounding(expr: Apply) -> bool:
@@ -157,20 +172,44 @@ def in_memory(type: str) -> str:
     return f"hloc_any_{type}"
 
 
-def _operators(expr: Apply, arguments: list[str]) -> str:
-    """What C's operators on vectors do as the loop IR means it; "" for other operations."""
-    op, type, first = expr.op, f"hloc_{expr.type}", element_of(expr.arguments[0].type)
-    if op == "lane":
-        return f"({arguments[0]})[{expr.immediate[0]}]{' != 0' if first in MASKS else ''}"
-    if op == "bitcast":
-        return f"(({type})({arguments[0]}))"
-    if op in FLOAT_OPERATORS and first in ("f32", "f64"):
-        return f"({arguments[0]} {FLOAT_OPERATORS[op]} {arguments[1]})"
-    if op in COMPARISONS:
-        return f"(({type})({arguments[0]} {COMPARISONS[op]} {arguments[1]}))"
-    if op in LOGIC and first in MASKS:
-        return f"({arguments[0]} {LOGIC[op]} {arguments[1]})"
-    return f"(~{arguments[0]})" if op == "not" and first in MASKS else ""
+def _operator(expr: Apply) -> str:
+    """The sign of C's operator on vectors that does what an operation of the loop IR means; "" if none does."""
+    first = element_of(expr.arguments[0].type)
+    kind = "mask" if first in MASKS else ELEMENT_TYPES[first].kind if first in ELEMENT_TYPES else ""
+    if kind == "float" and first not in ("f32", "f64") or expr.op in SHIFTS and not _is_short_shift(expr):
+        return ""
+    return OPERATORS.get(kind, {}).get(expr.op, "")
+
+
+def _is_short_shift(expr: Apply) -> bool:
+    """Whether a shift is by a constant below the bits of an element; C defines no others."""
+    by = expr.arguments[1]
+    amount = by.arguments[0] if isinstance(by, Apply) and by.op == "splat" else by
+    return isinstance(amount, Const) and 0 <= amount.integer < bits_of(element_of(expr.type))
+
+
+def _computed(expr: Apply) -> str:
+    """The elements that an operator takes: instead of signed integers, whose overflow C does not define, unsigned ones.
+    """
+    first = element_of(expr.arguments[0].type)
+    is_signed = first not in MASKS and ELEMENT_TYPES[first].kind == "signed"
+    return f"u{bits_of(first)}" if is_signed and expr.op in {*ARITHMETIC, *SHIFTS} - {"shift_right_arithmetic"} else \
+        f"s{bits_of(first)}" if expr.op == "shift_right_arithmetic" else first
+
+
+def _operand(expr: Apply, value: Expr, text: Printer) -> str:
+    """An operand of an operator; scalars have the type of an element, so that C takes them for all lanes."""
+    wanted, own, printed = _computed(expr), element_of(value.type), text(value)
+    if is_vector(value.type):
+        return printed if wanted == own else f"(hloc_{vector(wanted, lanes_of(value.type))}){printed}"
+    printed = printed if isinstance(value, (Const, Var)) else f"({printed})"
+    return printed if wanted == own and wanted in EXACT_IN_C else f"(hloc_{wanted})({printed})"
+
+
+def _with_operator(expr: Apply, sign: str, arguments: list[str]) -> str:
+    value = f"{sign}{arguments[0]}" if len(arguments) == 1 else f"{arguments[0]} {sign} {arguments[1]}"
+    is_cast = expr.op in COMPARISONS or _computed(expr) != element_of(expr.type)
+    return f"((hloc_{expr.type})({value}))" if is_cast else f"({value})"
 
 
 def _function(expr: Apply) -> str:
@@ -187,21 +226,30 @@ def _function(expr: Apply) -> str:
 
 def vector_definitions(statements: Iterable[Stmt], printer: CountingPrinter) -> list[str]:
     """The types and functions that statements need, each once; `printer` counts their calls and loops. Where functions
-    of many instructions are many, they are calls: a C compiler takes 10 to 25 ms for each that it inlines."""
+    of many instructions are many, those with the most copies are calls."""
     found: dict[str, str] = {}
     everything = [e for s in walk(statements) for e in parts(expressions(s)) if has_vectors(e)]
-    are_many = sum(_is_long(e) for e in everything) > MOST_INLINED
+    calls = called(Counter(_function(e) for e in everything if isinstance(e, Apply) and e.op in HEAVY), MOST_INLINED)
     for e in everything:
         arguments = e.arguments if isinstance(e, Apply) else ()
-        for type in filter(is_vector, (*(a.type for a in arguments), e.type)):
+        computed = [vector(_computed(e), lanes_of(e.type))] if isinstance(e, Apply) and _operator(e) else []
+        for type in filter(is_vector, (*(a.type for a in arguments), e.type, *computed)):
             found.setdefault(f"hloc_{type}", _type(type))
-        if isinstance(e, Apply) and not _operators(e, [""] * len(arguments)) and _function(e) not in found:
-            found[_function(e)] = _definition(e, printer, "HLOC_CALLED" if are_many and _is_long(e) else "HLOC_FN")
+        if isinstance(e, Apply) and not _operator(e) and e.op not in ("lane", "bitcast") and _function(e) not in found:
+            found[_function(e)] = _definition(e, printer, "HLOC_CALLED" if _function(e) in calls else "HLOC_FN")
     return [f"#ifndef {name.upper()}\n#define {name.upper()}\n{body}\n#endif" for name, body in found.items()]
 
 
-def _is_long(expr: Expr) -> bool:
-    return isinstance(expr, Apply) and expr.op in HEAVY
+def called(copies: Counter[Key], most: int) -> frozenset[Key]:
+    """The functions that are calls, so that at most `most` are inlined: first those with the most copies. A C compiler
+    takes 10 to 25 ms for each copy, and for the function itself: a call of one that is used once gains nothing."""
+    found, inlined = set[Key](), sum(copies.values())
+    for key, n in copies.most_common():
+        if inlined <= most or n == 1:
+            break
+        found.add(key)
+        inlined -= n
+    return frozenset(found)
 
 
 def _type(type: str) -> str:

@@ -8,14 +8,11 @@ MOST_INLINED functions.
 from __future__ import annotations
 
 from hloc.kernels.ir import Kernel
-from hloc.kernels.walks import with_all_expressions
 from hloc.machine import Machine
-from hloc.targets.functions import functions_in, with_calls
+from hloc.targets.functions import with_calls
 from hloc.targets.vectors import MOST_INLINED
 
 
 def function_calls(kernel: Kernel, machine: Machine) -> Kernel:
     """The kernel with calls, if it has many functions."""
-    if functions_in(kernel.body) <= MOST_INLINED:
-        return kernel
-    return kernel._replace(body=with_all_expressions(kernel.body, with_calls))
+    return with_calls(kernel, MOST_INLINED)

@@ -17,7 +17,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import Affine
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.walks import loads, walk, with_all_expressions, with_expressions
+from hloc.kernels.walks import loads, walk, with_expressions
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter, c_type, expression
 from hloc.targets.cuda.container import Geometry
@@ -40,14 +40,14 @@ from hloc.targets.cuda.loops.teams import (
 from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
 from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
 from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
-from hloc.targets.functions import definitions, functions_in, with_calls
+from hloc.targets.functions import definitions, with_calls
 from hloc.targets.printer import CUDA, StatementPrinter, comment, kernel_start, pointer_type, print_kernel
 
 THREADS = 256
 AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread loads at once; iterations that compilers unroll by default
 VECTORS_AT_ONCE = 8                     # iterations of a loop around vectors that are unrolled
 LARGEST_BLOCK = 1024
-MOST_INLINED = 32                       # functions of a kernel
+MOST_INLINED = 32                       # functions of a kernel: ptxas takes 11 ms for each
 
 
 def kernel_source(kernel: ir.Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
@@ -60,14 +60,7 @@ def kernel_source(kernel: ir.Kernel, name: str, gpu: Machine) -> tuple[str, Geom
 
 def distributed(kernel: ir.Kernel, gpu: Machine) -> ir.Kernel:
     """The kernel rewritten for threads: scatters by owners or atomics, quotients by multiplication."""
-    return with_scatter_owners(with_atomics(with_fast_division(with_functions_called(kernel))), gpu)
-
-
-def with_functions_called(kernel: ir.Kernel) -> ir.Kernel:
-    """The kernel with calls of functions if it has many: ptxas takes 11 ms for each inlined one."""
-    if functions_in(kernel.body) <= MOST_INLINED:
-        return kernel
-    return kernel._replace(body=with_all_expressions(kernel.body, with_calls))
+    return with_scatter_owners(with_atomics(with_fast_division(with_calls(kernel, MOST_INLINED))), gpu)
 
 
 class Form(NamedTuple):
