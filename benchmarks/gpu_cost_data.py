@@ -40,7 +40,8 @@ BANDWIDTH = (16384, 4096)
 PRODUCTS = (("bf16", 8192, 8192, 8192), ("f16", 8192, 8192, 8192), ("s8", 8192, 8192, 8192), ("f32", 4096, 4096, 4096),
             ("bf16", 4096, 1024, 16384))
 ATTENDED = (64, 2048, 128)          # heads, positions, size of a head
-CHANGED = ("hloc_attention_few", "hloc_gemm_thin<")   # kernels whose code has changed since 2026-11-27, 16:18 UTC
+# Kernels whose code has changed since 2026-11-27, 16:18 UTC
+CHANGED = ("hloc_attention_few", "hloc_gemm_thin<", "hloc_attention_group<", "hloc_attention_gradient_group<")
 PACKING = "_lines"                  # ends the names of launches that pack operands: these have changed, too
 ABOUT = "NVIDIA H200: microseconds by the device's clock, and what the kernels do (costs/work.py). " \
         "graphs, cases: 2026-11-27; the rest: 2026-11-26, hloc 1332a71. Written by fit_gpu_costs.py --add"
@@ -58,7 +59,7 @@ class Table:
 
 def add(data: dict, results: dict) -> str:
     """The text of the file with the kernels of a run of make gpu, in the place of those that it had from such a run.
-    Without kernels whose code has changed since then: those that pack operands, and attention of a few queries."""
+    Without kernels whose code has changed since then: those that pack operands, attention."""
     table, found, runs = Table(), [], {}
     works = [Work.from_json(w) for w in data["works"]]
     kernels = [[*k[:4], table.place(works[k[4]]), k[5]] for k in data["kernels"]]

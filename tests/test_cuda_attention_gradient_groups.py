@@ -85,10 +85,10 @@ NEVER = "a barrier that some threads never reach"
 EARLY = "still reads|nothing has written|has not waited for"
 
 
-def run_changed(place: str, wrong: str) -> None:
+def run_changed(place: str, wrong: str, tile: str = TILES[1]) -> None:
     """Run the kernels with a piece of their text replaced. Both heads are one block's work."""
     small = dataclasses.replace(H100, cores=1)
-    sources = grouped(program_of(module(Case("bf16", "plain", "softmax", "kv", 300, 32, 64, 64)), small), small, TILES[1])
+    sources = grouped(program_of(module(Case("bf16", "plain", "softmax", "kv", 300, 32, 64, 64)), small), small, tile)
     text = driver.text_of(sources)
     start = text.index("struct hloc_gradient_tiles")
     assert place in text[start:]
@@ -114,6 +114,17 @@ def test_faults(place, wrong, told, monkeypatch):
     driver.install(monkeypatch)
     with pytest.raises(RunError, match=told):
         run_changed(place, wrong)
+
+
+@emulated
+@pytest.mark.parametrize("place, wrong, told", [
+    ("      Turns::wait();\n", "", f"nobody waits for|{NEVER}"),
+    ("      Turns::pass();\n      hloc_wgmma_wait<0>();", "      hloc_wgmma_wait<0>();", NEVER)], ids=range(2))
+def test_faults_of_turns(place, wrong, told, monkeypatch):
+    """Two groups: turns that are not waited for, or not passed on."""
+    driver.install(monkeypatch)
+    with pytest.raises(RunError, match=told):
+        run_changed(place, wrong, TILES[0])
 
 
 # -- machine code ------------------------------------------------------------------------------------------------------

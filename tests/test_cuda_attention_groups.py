@@ -88,9 +88,9 @@ def test_masked_tiles(in_groups, monkeypatch):
     assert np.isnan(first[0, 0, :140, 3:5].astype(float)).all() and np.isnan(second[0, 0, 3:100, 5]).all()
 
 
-def run_changed(case: Case, changes: list[tuple[str, str]], monkeypatch, checked: bool) -> np.ndarray:
+def run_changed(case: Case, changes: list[tuple[str, str]], monkeypatch, checked: bool, tile: str = TILES[1]) -> np.ndarray:
     """What the kernel gives with pieces of its text replaced."""
-    sources = grouped(module(case), dataclasses.replace(H100, cores=1), TILES[1])
+    sources = grouped(module(case), dataclasses.replace(H100, cores=1), tile)
     text = driver.text_of(sources)
     for place, wrong in changes:
         assert place in text
@@ -123,8 +123,7 @@ NEVER = "a barrier that some threads never reach"
 
 @emulated
 @pytest.mark.parametrize("place, wrong, told", [
-    ("  tiles.steps.wait();\n  if (!S::MASKED || any) rows.begin_scores", "  if (!S::MASKED || any) rows.begin_scores",
-     "has not waited for|nothing has written"),
+    ("  tiles.steps.wait();\n  hloc_turns", "  hloc_turns", "has not waited for|nothing has written"),
     ("    tiles.steps.wait();\n    bool used", "    bool used", "has not waited for|nothing has written"),
     ("    tiles.queries.wait();", "", "has not waited for|nothing has written"),
     ("    tiles.queries.done(0);\n", "", NEVER),
@@ -144,6 +143,22 @@ def test_faults(place, wrong, told, monkeypatch):
         return
     right, other = (run_changed(case, changes, monkeypatch, False) for changes in ([], [(place, wrong)]))
     assert not np.allclose(right, other, rtol=1e-2, atol=1e-2, equal_nan=False)
+
+
+@emulated
+@pytest.mark.parametrize("place, wrong, told", [
+    ("hloc_turns<Tiles::WARPS / 4>::wait();\n  if", "if", f"nobody waits for|{NEVER}"),
+    ("hloc_turns<Tiles::WARPS / 4>::pass();\n  hloc_wgmma_wait<FIRST", "hloc_wgmma_wait<FIRST", NEVER),
+    ("if (own() == GROUPS - 1) pass();", "pass();", f"nobody waits for|{NEVER}"),
+    ("(own() + 1) % GROUPS", "own()", f"nobody waits for|{NEVER}"),
+    ("if (own() == 0) wait();", "", NEVER),
+    ("FIRST = 8, THREADS = 256", "FIRST = 8, THREADS = 128", f"nobody waits for|{NEVER}"),
+    ("FIRST + own()", "FIRST + 1 - own()", f"nobody waits for|{NEVER}")], ids=range(7))
+def test_faults_of_turns(place, wrong, told, monkeypatch):
+    """Two groups: a turn that is not waited for, not passed on, passed to another, or taken by too few threads."""
+    case = Case("bf16", "scaled", 1, 1, 128, 300, 64, 64)
+    with pytest.raises(RunError, match=told):
+        run_changed(case, [(place, wrong)], monkeypatch, True, TILES[0])
 
 
 # -- machine code ------------------------------------------------------------------------------------------------------

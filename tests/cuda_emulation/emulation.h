@@ -286,6 +286,11 @@ void hloc_fence_async();
 static inline void hloc_wgmma_begin() { emulation::warp_barrier(); }
 void hloc_wgmma_commit();
 template <int N> static inline void hloc_wgmma_wait() { emulation::wait_products(N); }
+namespace emulation {
+void named_barrier(int n, unsigned threads, bool waits);
+}
+template <int THREADS> void hloc_named_wait(int n) { emulation::named_barrier(n, THREADS, true); }
+template <int THREADS> void hloc_named_arrive(int n) { emulation::named_barrier(n, THREADS, false); }
 bool hloc_group_any(bool yes);                   /* a barrier of 128 threads, which tells whether one of them says yes */
 template <int N> static inline void hloc_more_registers() {}
 template <int N> static inline void hloc_fewer_registers() {}

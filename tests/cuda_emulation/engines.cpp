@@ -134,9 +134,35 @@ void emulation::wait_products(size_t most) {
   }
   warp_barrier();
 }
+/* Who knows of a named barrier agrees on its threads; 0 is __syncthreads(). */
+static bool is_named(int n, unsigned threads) {
+  using namespace emulation;
+  if (n < 1 || n > 15 || threads % 32) return wrong("no named barrier (bar.sync)"), false;
+  if (!block.named[n].threads) block.named[n].threads = threads;
+  if (block.named[n].threads != threads) return wrong("a named barrier (bar.sync) of another number of threads"), false;
+  return true;
+}
+void emulation::named_barrier(int n, unsigned threads, bool waits) {
+  if (!is_named(n, threads)) return;
+  Named &barrier = block.named[n];
+  if (++barrier.arrived == threads) {
+    if (barrier.waiting.empty() && !waits) return wrong("a named barrier (bar.arrive) that nobody waits for");
+    barrier.arrived = 0;
+    for (Thread *thread : barrier.waiting) release(*thread);
+    barrier.waiting.clear();
+  } else if (waits) {
+    running().state = AT_BARRIER;
+    barrier.waiting.push_back(&running());
+    leave();
+  }
+}
+bool emulation::is_left() {
+  return std::any_of(block.named, block.named + 16, [](const Named &barrier) { return barrier.arrived > 0; });
+}
 /* A barrier of 128 threads, which tells whether one of them says yes. */
 bool hloc_group_any(bool yes) {
   using namespace emulation;
+  if (!is_named(1 + current->index.x / 128, 128)) return yes;
   Group128 &group = block.groups[current->index.x / 128];
   const unsigned turn = group.turn;
   group.any[turn] |= yes;

@@ -106,6 +106,7 @@ static bool run_block(char *stacks) {
   std::memset(block.warps.data(), 0xff, block.warps.size() * sizeof(Warp));
   for (Warp &warp : block.warps) warp.alive = warp.arrived = 0;
   for (Group128 &group : block.groups) group = Group128();
+  for (Named &barrier : block.named) barrier = Named();
   block.alive = count, block.arrived = 0;
   block.any[0] = block.any[1] = block.any[2] = false;
   block.ready.clear();
@@ -141,7 +142,7 @@ static bool run_block(char *stacks) {
     release_warp(*next.warp);
     release_block();
   }
-  return block.alive == 0;
+  return block.alive == 0 && !is_left();
 }
 
 int launch(void (*kernel)(void *const *), void *const *arguments, const unsigned *grid, const unsigned *size,

@@ -42,10 +42,17 @@ struct Group128 {
   std::vector<Thread *> waiting;
 };
 
+/* A named barrier (bar.sync, bar.arrive) of some threads of a block; threads: 0 before its first use. */
+struct Named {
+  unsigned threads, arrived;
+  std::vector<Thread *> waiting;
+};
+
 struct Block {
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   Group128 groups[8];
+  Named named[16];
   std::deque<Thread *> ready;
   unsigned alive, arrived;
   bool any[3];
@@ -63,6 +70,7 @@ inline Thread &running() { return *static_cast<Thread *>(current); }
 void leave();                                    /* let another thread run, until this one is released */
 void release(Thread &thread);
 void share_seen();                               /* a barrier of the block: all know what one of them knows of mbarriers */
+bool is_left();                                  /* a block has ended: some came to a named barrier, the others never did */
 void forget_barriers();                          /* a new block has no mbarriers */
 
 }  // namespace emulation

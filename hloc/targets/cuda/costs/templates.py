@@ -25,6 +25,7 @@ from hloc.targets.cuda.tiles.times import works_of
 
 OF_THIN = 96                        # registers of a thread of the thin template
 DEEP_LOADS = 4                      # loads in flight per thread of the direct and thin templates
+WARPS_OF_GROUP = 4
 OF_A_WEIGHT = {"alu": 10, "special": 1}     # instructions per weight of attention by warpgroups
 
 
@@ -169,10 +170,13 @@ def _lines(tile: Tile, start: Geometry) -> Work:
 
 
 def _by_groups(tile: Tile, start: Geometry) -> Work:
-    """Attention and its gradients by warpgroups: matmuls, whose operands are copied ahead, and the weights between."""
+    """Attention and its gradients by warpgroups: matmuls, whose operands are copied ahead, and the weights between. Of
+    two groups, one multiplies while the other computes weights: tensor cores have work all the time, as in a matmul
+    with bulk copies. Not so for the gradients, whose products wait for registers within a turn."""
     facts = dict(tile.parameters)
     memory = float(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in tile.buffers))
     weights = math.prod(facts["batches"]) * facts["sizes"][0] * facts["sizes"][1]
     counts = {kind: count * weights / WARP for kind, count in OF_A_WEIGHT.items()}
     work = _simple(Sizes(1, 1, 1, 1, memory), start, counts, 4, memory * 2)
-    return work._replace(flops=float(tile.cost.flops), form="attention", registers=168)
+    turns = start.block[0] > 2 * WARPS_OF_GROUP * WARP and tile.library_kernel == "attention"    # four warps copy
+    return work._replace(flops=float(tile.cost.flops), form="bulk" if turns else "attention", registers=168)

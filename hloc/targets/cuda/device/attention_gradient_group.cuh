@@ -11,7 +11,8 @@
  * Out: hloc_attention_gradient_group, which does what hloc_attention_gradient_mma does, in the same order of columns.
  *
  * One tile serves as the B of a product, along its lines, and as the X of an output, across them. Behind the outputs of
- * a tile, the tensor cores go on with the next tile's products; while a group computes weights, with the other's.
+ * a tile, the tensor cores go on with the next tile's products; while a group computes weights, with the other's: a
+ * turn is the outputs of a tile and the next tile's products.
  * Products are begun when words of weights are free again: all at once would take more than 240 registers.
  */
 #ifndef HLOC_ATTENTION_GRADIENT_GROUP_CUH
@@ -91,6 +92,7 @@ HLOC_FN void hloc_attention_gradient_group(const unsigned char *maps, unsigned c
                                            Weigh weigh, Finish0 finish0, Finish1 finish1) {
   typedef hloc_gradient_tiles<S, P0, P1, O0, O1> Tiles;
   typedef typename Tiles::Place Place;
+  typedef hloc_turns<Tiles::WARPS / 4> Turns;
   constexpr int TILES = S::BN / 8, PARTS = S::FC / 32, PARTS1 = S::OUTER > 1 ? PARTS : 1;
   constexpr int MAPS = 2 * S::INNER + Tiles::OWN0 + Tiles::OWN1;
   static_assert(S::BM % 64 == 0 && P0::DP % 64 == 0 && P1::DP % 64 == 0 && S::BN % 64 == 0 && S::FC % 64 == 0,
@@ -115,6 +117,7 @@ HLOC_FN void hloc_attention_gradient_group(const unsigned char *maps, unsigned c
 #pragma unroll
       for (int n = 0; n < 4; n++) first[t][n] = second[t][n] = 0;
     tiles.rows.wait();
+    Turns::wait();
     for (long j = 0; j < S::COLUMNS; j += S::BN) {
       tiles.steps.wait();
       const unsigned char *rows = tiles.rows.tile(), *tile = tiles.steps.tile();
@@ -131,6 +134,7 @@ HLOC_FN void hloc_attention_gradient_group(const unsigned char *maps, unsigned c
             &second[0][0], rows + Tiles::A1_AT, tile + Tiles::B1_AT, top);
         hloc_wgmma_commit();
       }
+      Turns::pass();
       hloc_wgmma_wait<0>();
 #pragma unroll
       for (int k = 0; k < TILES / 2; k++) {
@@ -139,6 +143,7 @@ HLOC_FN void hloc_attention_gradient_group(const unsigned char *maps, unsigned c
         hloc_gradient_words(words0[k], first + 2 * k, rounded_pair);
         if constexpr (S::OUTER > 1) hloc_gradient_words(words1[k], second + 2 * k, rounded_pair);
       }
+      Turns::wait();
       hloc_wgmma_begin();
       if constexpr (S::OUTER > 1) {
         hloc_begin_weighted<S::FC, Group, typename Tiles::Values>(&out1[0][0][0][0], words1,
@@ -150,6 +155,7 @@ HLOC_FN void hloc_attention_gradient_group(const unsigned char *maps, unsigned c
       hloc_wgmma_commit();
       tiles.steps.n++;
     }
+    Turns::pass();
     tiles.rows.done(0);
     tiles.rows.n++;
     hloc_wgmma_wait<0>();

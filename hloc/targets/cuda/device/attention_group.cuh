@@ -10,6 +10,7 @@
  * Four more warps keep the bulk copy engine busy (one thread does), into the block's next queries too; of three groups
  * these give their registers to the others. While the tensor cores multiply the
  * next tile's scores and the last tile's weights with its values, a group softens the scores of the tile between.
+ * Groups begin these products in turn.
  */
 #ifndef HLOC_ATTENTION_GROUP_CUH
 #define HLOC_ATTENTION_GROUP_CUH
@@ -175,6 +176,7 @@ HLOC_FN bool hloc_attention_round(Tiles &tiles, Rows &rows, int j, bool before, 
   bool any = true;
   if constexpr (S::MASKED) any = rows.sees(j, live, masked);
   tiles.steps.wait();
+  hloc_turns<Tiles::WARPS / 4>::wait();
   if (!S::MASKED || any) rows.begin_scores(tiles.queries.tile(), tiles.steps.tile());
   hloc_wgmma_commit();
   tiles.steps.n++;
@@ -186,6 +188,7 @@ HLOC_FN bool hloc_attention_round(Tiles &tiles, Rows &rows, int j, bool before, 
     hloc_wgmma_commit();
     tiles.steps.n++;
   }
+  hloc_turns<Tiles::WARPS / 4>::pass();
   hloc_wgmma_wait<FIRST ? 0 : 1>();
   tiles.steps.done(FIRST ? 1 : 2);
   if (!S::MASKED || any) rows.soften(j, score);
@@ -221,8 +224,10 @@ HLOC_FN void hloc_attention_group(const unsigned char *maps, unsigned char *memo
     tiles.queries.done(0);
     tiles.steps.wait();
     if constexpr (S::MASKED) any = any || !rows.all_finite(tiles.steps.tile());
+    hloc_turns<Tiles::WARPS / 4>::wait();
     if (!S::MASKED || any) rows.begin_values(tiles.steps.tile());
     hloc_wgmma_commit();
+    hloc_turns<Tiles::WARPS / 4>::pass();
     hloc_wgmma_wait<0>();
     tiles.steps.n++;
     tiles.steps.done(1);

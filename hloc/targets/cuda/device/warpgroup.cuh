@@ -8,7 +8,7 @@
  *                         of the block too; BULK: bytes of an element. hloc_gemm(maps, tile, finish) walks over such
  *                         tiles. f32: the left operand is rounded to TF32 in registers, the right one has been before
  *                         (lines.cuh). PACKED_A, PACKED_B: the operand was packed as lines along k
- *   hloc_begin_panels, hloc_begin_weighted, hloc_give_parts, hloc_bulk_walk   of attention and its gradients
+ *   hloc_begin_panels, hloc_begin_weighted, hloc_give_parts, hloc_turns, hloc_bulk_walk   of attention, its gradients
  */
 #ifndef HLOC_WARPGROUP_CUH
 #define HLOC_WARPGROUP_CUH
@@ -207,8 +207,28 @@ HLOC_FN void hloc_give_parts(const float (&sums)[PARTS][1][4][4], float *slab, i
 #pragma unroll
   for (int part = 0; part < PARTS; part++) hloc_finish_rows<32>(sums[part], slab, row, part * 32, give);
 }
+/* Groups of four warps that begin their products in turn: meanwhile the others compute what is between products.
+ * Without turns all would multiply at once, and then all compute. Barrier FIRST + n ends when the group before the n-th
+ * has begun its products. */
+template <int GROUPS> struct hloc_turns {
+  static constexpr int FIRST = 8, THREADS = 256;
+  HLOC_MEMBER static int own() { return threadIdx.x / 128; }
+  HLOC_MEMBER static void wait() {
+    if constexpr (GROUPS > 1) hloc_named_wait<THREADS>(FIRST + own());
+  }
+  HLOC_MEMBER static void pass() {
+    if constexpr (GROUPS > 1) hloc_named_arrive<THREADS>(FIRST + (own() + 1) % GROUPS);
+  }
+  HLOC_MEMBER static void begin() {
+    if (own() == GROUPS - 1) pass();
+  }
+  /* The turn that the last group has passed on. */
+  HLOC_MEMBER static void end() {
+    if (own() == 0) wait();
+  }
+};
 /* A block's pieces of work: one thread of four more warps copies (copy(work)), the others compute (compute(work)); of
- * three groups these four warps give their registers to the others. */
+ * three groups these four warps give their registers to the others. In each piece the groups take as many turns. */
 template <int WARPS, class Copy, class Compute> HLOC_FN void hloc_bulk_walk(long count, Copy copy, Compute compute) {
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* the compiler knows that a warp's threads agree */
   if (warp >= WARPS) {
@@ -218,7 +238,9 @@ template <int WARPS, class Copy, class Compute> HLOC_FN void hloc_bulk_walk(long
     return;
   }
   if (WARPS > 4) hloc_more_registers<240>();
+  hloc_turns<WARPS / 4>::begin();
   for (long work = blockIdx.x; work < count; work += gridDim.x) compute(work);
+  hloc_turns<WARPS / 4>::end();
 }
 
 /* What computes one tile of a strided product whose operands have tensor maps: the left one's, then the right one's. */

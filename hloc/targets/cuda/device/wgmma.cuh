@@ -16,6 +16,8 @@
  *      hloc_wgmma_wait<N>()                    all groups but the last N are done: sums and operands may be touched
  *      hloc_fence_async()                      what this thread has put into shared memory may be read by them
  *      hloc_group_any(yes)                     whether a thread of these four warps says so; waits for all of them
+ *      hloc_named_wait<THREADS>(n), hloc_named_arrive<THREADS>(n)   barrier n of so many threads of the block, 1 to 15:
+ *                                              waits until all have come; comes without waiting
  *      hloc_more_registers<N>(), hloc_fewer_registers<N>()   for each thread of these four warps from here on
  * HLOC_EMULATED: an emulation gives its own bodies.
  */
@@ -112,6 +114,12 @@ HLOC_FN bool hloc_group_any(bool yes) {
   asm volatile("{ .reg .pred own, all; setp.ne.u32 own, %1, 0; barrier.cta.red.or.pred all, %2, 128, own; "
                "selp.u32 %0, 1, 0, all; }" : "=r"(any) : "r"((unsigned)yes), "r"(1 + threadIdx.x / 128) : "memory");
   return __shfl_sync(0xffffffffu, any, 0); /* so that the compiler knows that all have the same */
+}
+template <int THREADS> HLOC_FN void hloc_named_wait(int n) {
+  asm volatile("bar.sync %0, %1;" : : "r"(n), "n"(THREADS) : "memory");
+}
+template <int THREADS> HLOC_FN void hloc_named_arrive(int n) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(n), "n"(THREADS) : "memory");
 }
 template <int N> HLOC_FN void hloc_more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(N)); }
 template <int N> HLOC_FN void hloc_fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N)); }
