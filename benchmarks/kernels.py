@@ -1,12 +1,14 @@
 """The time of some 600 small modules (kernel_modules.py) on this CPU, by one thread.
 
-    python benchmarks/kernels.py [WORD] [--xla] [--seconds 0.1] [--output FILE.json]
+    python benchmarks/kernels.py [WORD] [--xla] [--seconds 0.1] [--march CPU] [--output FILE.json]
     python benchmarks/kernels.py --list [WORD]
 
 WORD: only modules whose family or name holds it. Each module is compiled and run again and again for --seconds; the
 figure is the median of its runs in microseconds. --xla: XLA:CPU on the same core runs in turn with hloc; the ratio of
-both holds on a machine that does other things, too. At the end the geometric mean of each family is printed, and all
-figures go to FILE (default: benchmarks/results/kernels-DATE.json), with the CPU and the compiler they are of.
+both holds on a machine that does other things, too. --march: as if this were another CPU, named as for the C compiler's
+-march; with --xla, XLA_FLAGS=--xla_cpu_max_isa=AVX2 is the same as x86-64-v3. At the end the geometric mean of each
+family is printed, and all figures go to FILE (default: benchmarks/results/kernels-DATE.json), with the CPU and the
+compiler they are of.
 To compare two versions of hloc use compare.py, which runs them in turn: figures of two runs of this script differ by
 what else the machine does.
 """
@@ -34,11 +36,11 @@ LEAST_RUNS, MOST_RUNS = 5, 2000
 class Program:
     """A compiled module with inputs made for it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, march: str) -> None:
         import hloc
         from hloc.inputs.files import read_inputs
         start = time.perf_counter()
-        self.exe = hloc.compile(text, target="cpu")
+        self.exe = hloc.compile(text, target="cpu", options=hloc.Options(march=march))
         self.compile_seconds = time.perf_counter() - start
         self.arrays = read_inputs(("random:0",), self.exe.parameters)
         self.exe(*self.arrays)
@@ -54,7 +56,7 @@ class Program:
         return found
 
 
-def measure(chosen: list[Module], budget: float, xla: bool) -> list[dict]:
+def measure(chosen: list[Module], budget: float, xla: bool, march: str = "native") -> list[dict]:
     """A row for each module: microseconds of a run, of XLA's too if that runs in turn, seconds of its compilation, or
     why there are none."""
     rows = []
@@ -62,7 +64,7 @@ def measure(chosen: list[Module], budget: float, xla: bool) -> list[dict]:
         print(f"\r{number + 1} of {len(chosen)} ", end="", file=sys.stderr, flush=True)
         row: dict = {"family": m.family, "name": m.name}
         try:
-            program = Program(m.text)
+            program = Program(m.text, march)
             row["compile"] = program.compile_seconds
             row |= beside_xla(m.text, program, budget) if xla else {
                 "us": statistics.median(program.seconds(budget)) * 1e6}
@@ -116,6 +118,7 @@ def main() -> None:
     parser.add_argument("word", nargs="?", default="", help="only modules whose family or name holds this")
     parser.add_argument("--seconds", type=float, default=0.1, help="of runs, for each module (default: 0.1)")
     parser.add_argument("--xla", action="store_true", help="time XLA:CPU in turn (needs hloc[jax])")
+    parser.add_argument("--march", default="native", metavar="CPU", help="the CPU that is compiled for: x86-64-v3 ...")
     parser.add_argument("--output", type=Path, help="where the figures go")
     parser.add_argument("--list", action="store_true", help="print the modules and stop")
     options = parser.parse_args()
@@ -128,7 +131,7 @@ def main() -> None:
     os.environ["HLOC_THREADS"] = "1"
     if options.xla:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})     # XLA has no other way to use one thread
-    rows = measure(chosen, options.seconds, options.xla)
+    rows = measure(chosen, options.seconds, options.xla, options.march)
     today = datetime.date.today().isoformat()
     output = options.output or HERE / "results" / f"kernels-{today}.json"
     lines = ",\n".join(json.dumps({key: round(value, 4) if isinstance(value, float) else value

@@ -255,7 +255,7 @@ def test_patches_fill_tiles():
         return variants(api.plan(api.optimize(api.load(text), target), target).kernels[0], H100)
     good = PATCHED[0]
     assert any("bulk" in w for w in labels(good.text))
-    for other in (good._replace(x="2,6,6,128", y="2,6,6,72"), good._replace(x="3,6,7,72", w="3,3,72,72"),
+    for other in (good._replace(x="2,6,6,128", y="2,6,6,72"), good._replace(x="3,128,6,7", labels="bf01_01io->b01f"),
                   good._replace(y="3,7,5,72", how="3x3 pad=2_2x2_2 lhs_dilate=1x1", x="3,5,3,128"),
                   good._replace(x="3,3,4,128", how="3x3 pad=1_1x1_1 lhs_dilate=2x2", y="3,5,7,72")):
         assert not any("bulk" in w for w in labels(other.text))
@@ -370,14 +370,14 @@ def test_the_cost_model_takes_wgmma_where_products_are_the_limit(types, sizes, f
 
 
 def test_the_cost_model_of_convolutions():
-    """Windows are gathered by the bulk copy engine, or, of channels that are no whole lines, by the threads; those of one
-    point are a product."""
+    """Windows are gathered by the bulk copy engine, also of channels that are no whole lines; those of one point are a
+    product."""
     text = "HloModule m\nENTRY e {{ x = bf16[128,28,28,{c}] parameter(0)  w = bf16[{w},{w},{c},{f}] parameter(1)\n" \
            "  ROOT y = bf16[128,28,28,{f}] convolution(x, w), window={{size={w}x{w} pad={p}_{p}x{p}_{p}}}, " \
            "dim_labels=b01f_01io->b01f }}\n"
     assert chosen(text.format(w=1, c=512, f=512, p=0), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
     assert chosen(text.format(w=3, c=512, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
-    assert chosen(text.format(w=3, c=520, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma"]
+    assert chosen(text.format(w=3, c=520, f=256, p=1), H100) == ["128x256x64, 4 stages, wgmma, bulk copies"]
     assert chosen(text.format(w=1, c=512, f=64, p=0), H100) == ["64x64x64, 4 stages, wgmma, bulk copies"]
 
 

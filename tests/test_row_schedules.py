@@ -9,8 +9,9 @@ import pytest
 from test_cli import run
 from test_kernel_passes import BORDER, CPU, DATA, means_the_same
 
-from hloc.errors import Source
+from hloc.errors import Source, Span
 from hloc.kernels.ir import For, Kernel, Let, Local, Store
+from hloc.kernels.schedule.file import Given
 from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.row_choice import row_candidates, scheduled_rows
 from hloc.kernels.schedule.row_nest import RowNest, row_nest_of
@@ -18,7 +19,7 @@ from hloc.kernels.schedule.steps import read_steps
 from hloc.kernels.text import read_loops
 from hloc.kernels.verify import verify_kernel
 from hloc.kernels.walks import walk
-from hloc.targets.cpu.vector_loops.row_schedules import row_nests
+from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 
 FIXTURES = sorted((DATA / "row_schedules").glob("*.loop"))
 
@@ -103,6 +104,19 @@ def test_what_has_no_schedule(body, message):
     assert not row_nests(kernel)
 
 
+def test_tables_have_a_largest_size():
+    """16 rows of 2,048 f32 fit, 2,049 do not: the rows are then read as they lie."""
+    for columns, fits in ((2048, True), (2049, False)):
+        kernel, = read_loops(Source(f"""kernel k(x: f32[{16 * columns}] read, y: f32[{16 * columns}] write) {{
+          serial i < 16 {{ var v = f32(0.0) serial j < {columns} {{
+            v = maximum(v, x[{columns} * i + j]) y[{columns} * i + j] = v }} }} }}"""))
+        nest, = row_nests(kernel)
+        assert nest.fits("x") == fits == any("stage(x)" in c.text for c in row_candidates(nest, CPU))
+        if not fits:
+            with pytest.raises(Refused, match="a table of x has more than 128 KiB"):
+                scheduled_rows(nest, read_steps("fission(i) vectorize(i) stage(x)"), count())
+
+
 def test_positions_that_are_no_sums_are_named_in_every_part():
     """A position that rows share by threes."""
     kernel, = read_loops(Source("""kernel k(x: f32[96] read, y: f32[4] read, z: f32[12] write) {
@@ -151,3 +165,29 @@ def test_schedules_by_hand(capsys, tmp_path):
     file.write_text("k0_reduce_maximum.r0 fission(i0)\nk0_reduce_maximum.0 split(i1,4) vectorize(i1i,4)")
     code, _, error = run(capsys, "compile", str(module), "-o", "-", "--emit", "c", "--schedule", str(file))
     assert code == 3 and "schedules.txt:2:1: error: no axis i1" in error
+
+
+@pytest.mark.parametrize("first, moved", [
+    ("y[5 * i + j]", True), ("y[5 * i + j + 3]", True), ("y[5 * i + j + k]", False), ("y[5 * i + j + n]", False),
+    ("z[5 * i + j]", False)], ids=["rows", "other rows", "of the loop around", "by its name", "written"])
+def test_tables_that_stay_the_same_stand_before_the_loop_around(first, moved):
+    """Their moves count once for all iterations of that loop."""
+    kernel, = read_loops(Source(f"""kernel k(x: f32[40] read, y: f32[176] read, z: f32[256] update) {{
+      serial k < 8 {{
+        let n = 2 * k
+        serial i < 32 {{
+          var v = f32(0.0) reassociable add
+          vector j < 5 {{ v = v + x[5 * k + j] * {first} }}
+          z[32 * k + i] = v
+        }}
+      }} }}"""))
+    if first.startswith("z"):
+        assert not row_nests(kernel)
+        return
+    nest, = row_nests(kernel)
+    assert nest.tables_of("y") == (8 if moved else 1)
+    given = {"r0": Given(read_steps("fission(i) vectorize(i) unroll(5) stage(y)"), Span(Source(""), 0, 0))}
+    changed = row_schedules(kernel, CPU, given)
+    verify_kernel(changed)
+    means_the_same(kernel, changed)
+    assert any(isinstance(s, Local) for s in changed.body) == moved

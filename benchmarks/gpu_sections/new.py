@@ -38,6 +38,12 @@ IMAGE = """ENTRY e {{ g = f32[{i},{h},{h},{c}] parameter(0)  w = f32[3,3,{c},{c}
   ROOT x = f32[{i},{s},{s},{c}] convolution(g, w), window={{size=3x3 pad={p} lhs_dilate={by}x{by} rhs_reversal=1x1}},
     dim_labels=b01f_01oi->b01f }}
 """
+STEM = """HloModule m
+ENTRY e {{ x = {t}[{i},{s},{s},3] parameter(0)  w = {t}[7,7,3,{c}] parameter(1)  dy = {t}[{i},{h},{h},{c}] parameter(2)
+  y = {t}[{i},{h},{h},{c}] convolution(x, w), window={{size=7x7 stride=2x2 pad=2_3x2_3}}, dim_labels=b01f_01io->b01f
+  dw = {t}[7,7,3,{c}] convolution(x, dy), window={{size={h}x{h} pad=2_3x2_3 rhs_dilate=2x2}}, dim_labels=f01b_i01o->01bf
+  ROOT both = ({t}[{i},{h},{h},{c}], {t}[7,7,3,{c}]) tuple(y, dw) }}
+"""
 CONVOLUTION = """ENTRY e {{ x = f32[{i},{s},{s},{c}] parameter(0)  w = f32[3,3,{c},{c}] parameter(1)
   ROOT y = f32[{i},{s},{s},{c}] convolution(x, w), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_01io->b01f }}
 """
@@ -116,6 +122,9 @@ def cases(device) -> Iterator[tuple[str, str]]:
         yield f"f32 gradient of the image of a 3x3 convolution of stride {by}", \
             IMAGE.format(i=i, h=s // by, s=s, c=c, p=p, by=by)
     yield f"f32 convolution 3x3, {i} images of {s}x{s}, {c} channels", CONVOLUTION.format(i=i, s=s, c=c)
+    for t in ("f32", "bf16"):
+        yield f"{t} 7x7 convolution of 3 channels and its filter's gradient, {i} images of {4 * s}x{4 * s}", \
+            STEM.format(t=t, i=i, s=4 * s, h=2 * s, c=c)
     yield f"bf16 chain [{n},{n}]", CHAIN.format(r=n, c=n)
     for t in ("f32", "bf16"):
         yield f"{t} sum of {t}[1024,512]'s rows", ROWS.format(t=t)

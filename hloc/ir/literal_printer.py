@@ -6,6 +6,8 @@ In: a shape and its value (array, nested tuple of arrays, None where it is elide
 """
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,7 @@ import numpy as np
 from hloc.ir.shapes import Shape
 from hloc.ir.types import ELEMENT_TYPES
 
-# Significant digits: XLA tries the first number, and the second if that does not read back the same.
-_DIGITS = {"f64": (15, 17), "f32": (6, 9), "f16": (5, 5), "bf16": (4, 4), "f8e3m4": (3, 3), "f8e4m3": (3, 3),
-           "f8e4m3fn": (3, 3), "f8e4m3fnuz": (3, 3), "f8e4m3b11fnuz": (3, 3), "f6e2m3fn": (3, 3)}
-_FEW_DIGITS = (2, 3)
 _PARTS = {"c64": ("f32", np.float32), "c128": ("f64", np.float64)}
-# Significand bits of the types whose NaNs carry a payload.
-_MANTISSA_BITS = {"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "bf16": 7, "f16": 10, "f32": 23, "f64": 52}
 
 
 def print_literal(shape: Shape, value: np.ndarray | tuple | None, elide_from: int | None = None) -> str:
@@ -80,7 +76,7 @@ def element_texts(element_type: str, values: np.ndarray) -> list[str]:
 
 
 def _float_texts(element_type: str, values: np.ndarray) -> list[str]:
-    short, long = _DIGITS.get(element_type, _FEW_DIGITS)
+    short, long = _digits(element_type)
     with np.errstate(all="ignore"):
         wide = values.astype(np.float64)
     texts = [f"{v:.{short}g}" for v in wide.tolist()]
@@ -97,6 +93,16 @@ def _float_texts(element_type: str, values: np.ndarray) -> list[str]:
     return texts
 
 
+@cache
+def _digits(element_type: str) -> tuple[int, int]:
+    """Significant digits: XLA tries the first number, and the second if that does not read back the same. The second
+    are enough for every value; the first are digits that every number of so many keeps, for f32 and f64."""
+    row = ELEMENT_TYPES[element_type]
+    bits = row.significand_bits
+    enough = math.ceil((bits + 1) * math.log10(2) + 1)
+    return (math.floor(bits * math.log10(2)) if row.bits >= 32 else enough), enough
+
+
 def _read_differently(texts: list[str], values: np.ndarray) -> np.ndarray:
     """A mask of the texts that do not read back as the bits of the value."""
     bits = f"u{values.dtype.itemsize}"
@@ -109,8 +115,8 @@ def _nan_text(element_type: str, value: np.ndarray) -> str:
     """nan, -nan or nan(0x12): with sign and payload if the type has them and they are not the default."""
     width = 8 * value.dtype.itemsize
     number = int(value.view(f"u{value.dtype.itemsize}")[0])
-    mantissa = _MANTISSA_BITS.get(element_type)
-    has_sign = mantissa is not None or element_type == "f8e4m3fn"
+    mantissa = ELEMENT_TYPES[element_type].payload_bits
+    has_sign = mantissa > 0 or element_type == "f8e4m3fn"
     sign = "-" if has_sign and number >> (width - 1) else ""
     payload = number & (1 << mantissa) - 1 if mantissa else 0
     return f"{sign}nan(0x{payload:x})" if mantissa and payload != 1 << mantissa - 1 else f"{sign}nan"

@@ -5,6 +5,7 @@ Source: xla/xla_data.proto (PrimitiveType) and xla/primitive_util.h.
 """
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import ml_dtypes
@@ -12,12 +13,16 @@ import numpy as np
 
 
 class ElementType(NamedTuple):
-    """kind: pred, signed, unsigned, float, complex, or other (token, opaque, tuple, buffer: no elements)."""
+    """kind: pred, signed, unsigned, float, complex, or other (token, opaque, tuple, buffer: no elements).
+    significand_bits: of a float, or of the parts of a complex number, as stored; payload_bits: of its NaNs, 0 where a
+    NaN is one pattern."""
 
     name: str
     bits: int
     kind: str
     dtype: np.dtype | None
+    significand_bits: int = 0
+    payload_bits: int = 0
 
     @property
     def bytes(self) -> int:
@@ -26,7 +31,15 @@ class ElementType(NamedTuple):
 
 
 def _row(name: str, bits: int, kind: str, dtype: type | None) -> tuple[str, ElementType]:
-    return name, ElementType(name, bits, kind, np.dtype(dtype) if dtype is not None else None)
+    number = np.dtype(dtype) if dtype is not None else None
+    significand = payload = 0
+    if number is not None and kind in ("float", "complex"):
+        part = np.empty(0, number).real.dtype if kind == "complex" else number
+        significand = ml_dtypes.finfo(part).nmant
+        with np.errstate(all="ignore"):
+            has_infinity = np.isinf(np.full(1, np.inf).astype(part).astype(np.float64)).item()
+        payload = significand if has_infinity else 0            # formats without infinity have one or two NaNs
+    return name, ElementType(name, bits, kind, number, significand, payload)
 
 
 def _small(name: str) -> type | None:
@@ -87,6 +100,19 @@ def numpy_dtype(element_type: str) -> np.dtype:
     if dtype is None:
         raise KeyError(element_type)
     return dtype
+
+
+@cache
+def holds(target: str, source: str) -> bool:
+    """Whether every value of an integer or float type of at most 16 bits, with its sign and as NaN, is one of another
+    type."""
+    into, of = ELEMENT_TYPES[target], ELEMENT_TYPES[source]
+    if into.dtype is None or of.dtype is None:          # the installed ml_dtypes has no such type
+        return False
+    values = np.arange(1 << of.bits, dtype=f"u{of.bytes}").view(of.dtype)
+    with np.errstate(all="ignore"):
+        before, after = (v.astype(np.float64) for v in (values, values.astype(np.float32).astype(into.dtype)))
+    return bool(np.array_equal(before, after, equal_nan=True) and (np.signbit(before) == np.signbit(after)).all())
 
 
 _BY_DTYPE = {t.dtype: t.name for t in ELEMENT_TYPES.values() if t.dtype is not None}

@@ -23,6 +23,7 @@ from hloc.machine import Machine
 BLOCK = 4096            # approximate elements of one PARALLEL iteration of a flat loop
 ROW_BYTES = 16 << 10    # of a block of rows that are reduced,
 MOST_ROWS, FEWEST_ROWS = 128, 16        # and their number
+MOST_BESIDE = 32        # iterations of the loop around them
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
 SHORT_VECTOR = 8        # innermost loops below this length are no vectors,
@@ -223,17 +224,22 @@ def _flat(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...
 @contextmanager
 def rows(builder: Builder, extents: Sequence[int], bytes: int, machine: Machine) -> Iterator[tuple[Index, ...]]:
     """One PARALLEL loop over rows that are reduced, on a CPU over blocks of them, which a loop inside goes through: its
-    iterations are what schedules of rows put together (hloc/kernels/schedule/row_nest.py). bytes: of a row."""
+    iterations are what schedules of rows put together (hloc/kernels/schedule/row_nest.py). Around it is a loop over a
+    few iterations of another loop, which may read the same rows again, as sums over pairs do. bytes: of a row."""
     along = max(range(len(extents)), key=lambda n: (min(extents[n], MOST_ROWS // 2), n), default=0)
     block = rows_of_block(extents, along, bytes, machine) if machine.kind == "cpu" and extents else 1
     if block < 2:
         with parallel(builder, extents) as counters:
             yield counters
         return
-    others = [n for k, n in enumerate(extents) if k != along]
-    with parallel(builder, [*others, -(-extents[along] // block)]) as opened:
-        with block_loop(builder, extents[along], block, opened[-1], SERIAL) as row:
-            yield (*opened[:along], row, *opened[along:-1])
+    others, blocks = [n for k, n in enumerate(extents) if k != along], -(-extents[along] // block)
+    beside = others.pop() if others else 1
+    several = max(1, min(beside, MOST_BESIDE, math.prod(extents) // (block * 2 * machine.cores)))
+    with parallel(builder, [*others, -(-beside // several), blocks]) as opened, \
+            block_loop(builder, beside, several, opened[-2], SERIAL) as place, \
+            block_loop(builder, extents[along], block, opened[-1], SERIAL) as row:
+        around = [*opened[:-2], place][:len(extents) - 1]
+        yield (*around[:along], row, *around[along:])
 
 
 def rows_of_block(extents: Sequence[int], along: int, bytes: int, machine: Machine) -> int:

@@ -1,11 +1,14 @@
-"""Reducers that may be reassociated: the op and its identity.
+"""Reducers that may be reassociated: the op and its identity; and those that choose a value and its place.
 
 In: a reduce's to_apply. Out: "add", "maximum" ... if it is one binary operation of its two parameters that may be done
-in any order; None for everything else (argmax pairs and such), which then keeps one chain of updates.
+in any order; None for everything else, which then keeps one chain of updates, unless it is a `choice` (argmax).
 """
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +18,11 @@ from hloc.kernels.scalars import computation_type, literal
 from hloc.ops.combiners import plain_opcode
 
 MONOIDS = frozenset(["add", "multiply", "maximum", "minimum", "and", "or", "xor"])
+FIRST, LAST = "first", "last"
+COMPARISONS = {"EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operator.le, "GT": operator.gt,
+               "GE": operator.ge}
+LOGIC: dict[str, Callable[..., bool]] = {"and": operator.and_, "or": operator.or_, "xor": operator.xor,
+                                         "not": operator.not_}
 
 
 def monoid(computation: Computation) -> str | None:
@@ -47,70 +55,60 @@ def is_identity(initial: Instruction, op: str) -> bool:
     return literal(initial.literal, initial.shape.element_type) == identity(op, initial.shape.element_type)
 
 
-def chosen_integer(reduce: Instruction) -> str | None:
-    """"maximum" or "minimum", if a reduce gives the larger (smaller) of integers with its position, and of equal ones
-    the lower position: the order is then arbitrary.
+class Choice(NamedTuple):
+    """Which of the pairs (value, place) a reducer gives: the one of the largest or smallest value. op: "maximum" or
+    "minimum"; value, place: of equal values, whether it gives the FIRST or the LAST one's; first_nan: whether it gives
+    the first NaN, if there is one; if not, what it gives depends on where NaNs are."""
 
-        above = a > b;  (select(above, a, b), select(above | (a == b & i < j), i, j))
-    """
-    if not _selects_two(reduce) or _kind(reduce.operands[0]) not in ("signed", "unsigned"):
-        return None
-    computation = reduce.get("to_apply")
-    a, _, b, _ = computation.parameters
-    above = computation.root.operands[0].operands[0]
-    return _direction(above) if _compares(above, (a, b), ("GT", "LT")) \
-        and _chooses(computation.root, computation.parameters, above) else None
+    op: str
+    value: str
+    place: str
+    first_nan: bool
 
 
-def chosen_float(reduce: Instruction) -> str | None:
-    """"maximum" or "minimum", if a reduce gives the largest (smallest) of floats with its position, and of equal ones
-    the lower position; the first NaN precedes all numbers.
+class _Item(NamedTuple):
+    """A parameter of such a reducer, in one case. side: FIRST or LAST, as the pairs are in order."""
 
-        above = a > b | a != a;  (select(above, a, b), select(above | (a == b & i < j), i, j))
-    """
-    if not _selects_two(reduce) or _kind(reduce.operands[0]) != "float" or _kind(reduce.operands[1]) != "signed":
-        return None
-    computation = reduce.get("to_apply")
-    a, _, b, _ = computation.parameters
-    above = computation.root.operands[0].operands[0]
-    if above.opcode != "or" or not _chooses(computation.root, computation.parameters, above):
-        return None
-    for larger, is_nan in (above.operands, above.operands[::-1]):
-        if _compares(is_nan, (a, a), ("NE",)) and _compares(larger, (a, b), ("GT", "LT")):
-            return _direction(larger)
-    return None
+    side: str
+    is_place: bool
+    number: float
 
 
-def _selects_two(reduce: Instruction) -> bool:
-    """Whether a reduce of two arrays gives values selected from either."""
+def choice(reduce: Instruction) -> Choice | None:
+    """What a reducer of pairs chooses; None if it does anything but compare and select. It is evaluated for each order
+    of two values, the first of which has the lower place."""
     root = reduce.get("to_apply").root
-    return len(reduce.operands) == 4 and root.opcode == "tuple" and all(o.opcode == "select" for o in root.operands)
+    kind = ELEMENT_TYPES[reduce.operands[0].shape.element_type].kind
+    if len(reduce.operands) != 4 or root.opcode != "tuple" or kind not in ("float", "signed", "unsigned"):
+        return None
+    above, below, equal, *nans = [_chosen(reduce.get("to_apply"), a, b) for a, b in (
+        (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (math.nan, 0.0), (0.0, math.nan), (math.nan, math.nan))]
+    first, last = (FIRST, FIRST), (LAST, LAST)
+    if equal is None or (above, below) not in ((first, last), (last, first)):
+        return None
+    first_nan = nans[:2] == [first, last] and nans[2] is not None and nans[2][1] == FIRST
+    return Choice("maximum" if above == first else "minimum", *equal, first_nan)
 
 
-def _kind(array: Instruction) -> str:
-    return ELEMENT_TYPES[array.shape.element_type].kind
-
-
-def _direction(above: Instruction) -> str:
-    return "maximum" if above.get("direction") == "GT" else "minimum"
-
-
-def _chooses(root: Instruction, parameters: list[Instruction], above: Instruction) -> bool:
-    """(select(above, a, b), select(above | (a == b & i < j), i, j)) of a reducer's parameters a, i, b, j."""
-    a, i, b, j = parameters
-    value, place = root.operands
-    stays = place.operands[0]
-    if value.operands[1:] != [a, b] or place.operands[1:] != [i, j] or stays.opcode != "or" \
-            or above not in stays.operands:
-        return False
-    tie = next((o for o in stays.operands if o is not above), above)
-    return tie.opcode == "and" and any(
-        _compares(x, (a, b), ("EQ",)) and _compares(y, (i, j), ("LT",))
-        for x, y in (tie.operands, tie.operands[::-1]))
-
-
-def _compares(node: Instruction, operands: tuple[Instruction, Instruction], directions: tuple[str, ...]) -> bool:
-    return node.opcode == "compare" and tuple(node.operands) == operands and node.get("direction") in directions
+def _chosen(reducer: Computation, a: float, b: float) -> tuple[str, str] | None:
+    """Whose value and whose place a reducer gives for the pairs (a, 0) and (b, 1)."""
+    items = [_Item(FIRST, False, a), _Item(FIRST, True, 0), _Item(LAST, False, b), _Item(LAST, True, 1)]
+    known: dict[Instruction, _Item | bool] = dict(zip(reducer.parameters, items))
+    for node in reducer.instructions:
+        given = [known.get(o) for o in node.operands]
+        items = [g for g in given if isinstance(g, _Item)]
+        if node.opcode == "compare" and len(items) == 2 and items[0].is_place == items[1].is_place \
+                and node.get("type") != "TOTALORDER":
+            known[node] = COMPARISONS[node.get("direction")](items[0].number, items[1].number)
+        elif node.opcode == "select" and isinstance(given[0], bool):
+            taken = node.operands[2 - given[0]]
+            known |= {node: known[taken]} if taken in known else {}
+        elif node.opcode in LOGIC and all(isinstance(g, bool) for g in given):
+            known[node] = LOGIC[node.opcode](*given)
+    value, place = [known.get(o) for o in reducer.root.operands]
+    if not isinstance(value, _Item) or not isinstance(place, _Item) or value.is_place or not place.is_place:
+        return None
+    return value.side, place.side
 
 
 def can_reassociate(op: str | None, element_type: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeGuard
 import numpy as np
 
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction, holds
 from hloc.kernels.ir import INDEX, Apply, Const, Expr
 from hloc.ops.table import OPS, SCALARS
 
@@ -130,7 +130,7 @@ def converted(value: Expr, source: str, target: str) -> Expr:
         value = narrow(value, source)                   # f32 takes its bits; f64 in between would lose 2^-127
     if not is_narrow(target):
         return convert_to(value, target)
-    if is_narrow(source) and _holds(target, source):
+    if is_narrow(source) and computation_type(source) != "f64" and holds(target, source):
         return convert_to(value, computation_type(target))
     if ELEMENT_TYPES[target].bits < 8 and ELEMENT_TYPES[target].kind != "float":
         if ELEMENT_TYPES[source].kind == "float":
@@ -147,12 +147,6 @@ def _saturated(value: Expr, target: str) -> Expr:
     low, high = (-(1 << row.bits - 1), (1 << row.bits - 1) - 1) if row.kind == "signed" else (0, (1 << row.bits) - 1)
     bounds = Const(float(low), value.type), Const(float(high), value.type)
     return Apply("clamp", (bounds[0], value, bounds[1]), value.type)
-
-
-def _holds(target: str, source: str) -> bool:
-    """Whether every value of `source` is one of `target`."""
-    return (source, target) in {("s2", "s4"), ("u2", "u4"), ("s1", "s4"), ("s1", "s2"), ("u1", "u4"), ("u1", "u2"),
-                                ("f8e5m2", "f16"), ("f8e4m3fn", "f16"), ("f8e4m3fn", "bf16"), ("f8e5m2", "bf16")}
 
 
 def from_index(value: Expr, high: int, element_type: str) -> Expr:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Instruction, Shape, numpy_dtype
+from hloc.ir import ELEMENT_TYPES, Instruction, Shape, element_type_of, numpy_dtype
 from hloc.ir.tiles import depends_on_tiles, has_known_memory, in_memory, tile_steps
 from hloc.ir.types import FLOATING
 from hloc.ops.checks import array_operand, array_shape, dynamic_of, fail, text
@@ -173,8 +173,8 @@ def reduce_precision(value: np.ndarray, exponent_bits: int, mantissa_bits: int) 
 
 def _format(dtype: np.dtype) -> tuple[int, int, int] | None:
     """Width, exponent bits and mantissa bits of the formats that have infinities and subnormals as IEEE 754 says."""
-    return {"float64": (64, 11, 52), "float32": (32, 8, 23), "float16": (16, 5, 10), "bfloat16": (16, 8, 7),
-            "float8_e5m2": (8, 5, 2), "float8_e4m3": (8, 4, 3), "float8_e3m4": (8, 3, 4)}.get(dtype.name)
+    row = ELEMENT_TYPES[element_type_of(dtype)]
+    return (row.bits, row.bits - 1 - row.payload_bits, row.payload_bits) if row.payload_bits else None
 
 
 def _fit_exponent(magnitude, own_exponent: int, own_mantissa: int, exponent_bits: int):

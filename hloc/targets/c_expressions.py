@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hloc.ir import ELEMENT_TYPES, numpy_dtype
+from hloc.ir import ELEMENT_TYPES, holds, numpy_dtype
 from hloc.kernels.indexing import sum_text
 from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Load, Var
 from hloc.kernels.scalars import computation_type, is_narrow
@@ -29,8 +29,8 @@ PREDICATES = {"and": ("&", 8), "or": ("|", 6), "xor": ("^", 7)}
 ATOM, UNARY, PRODUCT, ADDITION, COMPARED, TERNARY = 16, 14, 13, 12, 11, 2
 ROUNDED = frozenset(                      # rounding an f32 to it and back is one function
     name for name, type in ELEMENT_TYPES.items() if type.kind == "float" and is_narrow(name))
-EXACT_IN_BF16 = frozenset(["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2", "f8e5m2fnuz", "s8",
-                           "u8"])
+EXACT_IN_BF16 = frozenset(name for name, type in ELEMENT_TYPES.items() if type.kind in ("float", "signed", "unsigned")
+                          and type.bits <= 8 and computation_type(name) != "f64" and holds("bf16", name))
 
 
 Call = tuple[str, ...]          # a C function, without the prefix hloc_, and its arguments

@@ -36,9 +36,6 @@ _NAN_PAYLOAD = re.compile(r"nan\(0x[0-9a-fA-F]+\)")
 _SPACE = re.compile(r"\s")
 _END_OF_WORD = re.compile(r"[,)]")
 _BRACE = re.compile(r"[{}]")
-# Significand bits of the types whose NaNs carry a payload.
-_MANTISSA_BITS = {"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "bf16": 7, "f16": 10, "f32": 23, "f64": 52,
-                  "c64": 23, "c128": 52}
 _PARTS: dict[str, np.dtype] = {"c64": np.dtype(np.float32), "c128": np.dtype(np.float64)}
 _PRED = {"true": True, "false": False}
 
@@ -210,7 +207,7 @@ class _Chunk:
 
     def set_nans(self, result: np.ndarray) -> None:
         """Signs and payloads of NaNs: -nan, nan(0x1234)."""
-        mantissa = _MANTISSA_BITS.get(self.element_type, 0)
+        mantissa = ELEMENT_TYPES[self.element_type].payload_bits
         bits = result.view(f"u{result.dtype.itemsize}")
         for i, word in enumerate(self.words):
             match = _NAN.fullmatch(word)

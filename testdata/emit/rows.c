@@ -113,26 +113,28 @@ void f3_2(void *const *buffers, long begin, long end) {
   float *out0 = (float *)buffers[2];
 #pragma omp declare reduction(hloc_maximum_f32 : float : omp_out = hloc_maximum_f32(omp_out, omp_in)) initializer(omp_priv = omp_orig)
   for (long i0 = begin; i0 < end; i0++) {
-    for (long i1 = 0; i1 < 12; i1++) {
-      float v0 = -HLOC_INF_F32;
-      #pragma omp simd reduction(hloc_maximum_f32:v0)
-      for (long i2 = 0; i2 < 10; i2++) {
-        const float t0 = in0[i1 * 100 + i0 * 10 + i2] + in1[i0 * 10 + i2];
-        v0 = hloc_maximum_f32(v0, t0);
-      }
-      float v1 = 0.0f;
-      #pragma omp simd reduction(+:v1)
-      for (long i3 = 0; i3 < 10; i3++) {
-        const float t1 = in0[i1 * 100 + i0 * 10 + i3] + in1[i0 * 10 + i3];
-        const float t2 = t1 - v0;
-        v1 = v1 + hloc_exp_f32(t2);
-      }
-      const float t5 = hloc_log_f32(v1);
-      #pragma omp simd
-      for (long i4 = 0; i4 < 10; i4++) {
-        const float t3 = in0[i1 * 100 + i0 * 10 + i4] + in1[i0 * 10 + i4];
-        const float t4 = t3 - v0;
-        out0[i1 * 100 + i0 * 10 + i4] = t4 - t5;
+    for (long i1 = 0; i1 < 2; i1++) {
+      for (long i2 = 0; i2 < 12; i2++) {
+        float v0 = -HLOC_INF_F32;
+        #pragma omp simd reduction(hloc_maximum_f32:v0)
+        for (long i3 = 0; i3 < 10; i3++) {
+          const float t0 = in0[i2 * 100 + i0 * 20 + i1 * 10 + i3] + in1[i0 * 20 + i1 * 10 + i3];
+          v0 = hloc_maximum_f32(v0, t0);
+        }
+        float v1 = 0.0f;
+        #pragma omp simd reduction(+:v1)
+        for (long i4 = 0; i4 < 10; i4++) {
+          const float t1 = in0[i2 * 100 + i0 * 20 + i1 * 10 + i4] + in1[i0 * 20 + i1 * 10 + i4];
+          const float t2 = t1 - v0;
+          v1 = v1 + hloc_exp_f32(t2);
+        }
+        const float t5 = hloc_log_f32(v1);
+        #pragma omp simd
+        for (long i5 = 0; i5 < 10; i5++) {
+          const float t3 = in0[i2 * 100 + i0 * 20 + i1 * 10 + i5] + in1[i0 * 20 + i1 * 10 + i5];
+          const float t4 = t3 - v0;
+          out0[i2 * 100 + i0 * 20 + i1 * 10 + i5] = t4 - t5;
+        }
       }
     }
   }

@@ -1,41 +1,41 @@
-"""The maximum or minimum float of a row and its position (argmax): first the value, then the position, both in vectors.
+"""The maximum or minimum of a row and its position (argmax): first the value, then the position, both in vectors.
 
 In: a Reduction whose one reduce is such a pair, with positions counting along its one reduced loop, and a function that
 uses the totals. Out: statements in the Outline's builder. A single chain of comparisons would take ten cycles per
 element, and more with mispredicted branches.
 
-    for i (VECTOR): v = max(v, x[i])                      NaN stays, as in the chain
+    for i (VECTOR): v = max(v, x[i])                      NaN stays
     for i (VECTOR): p = min(p, x[i] == v or x[i] is NaN ? i : the greatest number)
-    if v == 0:                                            zeros of both signs are equal; the chain keeps the last
-        for i (VECTOR): q = max(q, x[i] == v ? i : 0)
+    if v == 0:                                            zeros of both signs are equal; reducers may keep the last
+        for i (VECTOR): q = max(q, x[i] == v ? i : the least number)
         v = x[q]
     (v, p) taken in by the initial values
 
-Computed values are stored in a Local array by the first loop.
+Where a reducer does not keep the first NaN, a row that has one is reduced in a chain. Computed values are stored in a
+Local array by the first loop.
 """
 from __future__ import annotations
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, VECTOR, Apply, Const, Expr, Load, Var
-from hloc.kernels.monoids import chosen_float, identity
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, Load, Var
+from hloc.kernels.monoids import FIRST, Choice, choice, identity
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.reduction import Reduction, places_count, side_roots
 from hloc.machine import Machine
 
 SHORTEST = 32                   # elements of a row
-MOST_OPERATIONS = 12            # of an element that several loops compute
-MOST_KEPT = 4096                        # values of a row that are computed only once
+MOST_KEPT = 4096                # values of a row that are computed only once
 
 
 def is_argmax(reduction: Reduction, machine: Machine) -> bool:
     """Whether the loops below suit a reduction."""
-    if machine.kind != "cpu" or len(reduction.reduces) != 1 or sum(reduction.reduced) != 1:
+    if machine.kind != "cpu" or len(reduction.reduces) != 1 or sum(reduction.reduced) != 1 \
+            or not reduction.reduced[-1] or reduction.extents[-1] < SHORTEST:
         return False
-    reduce, length = reduction.reduces[0], reduction.extents[-1]
-    if not reduction.reduced[-1] or length < SHORTEST or chosen_float(reduce) is None:
-        return False
-    return (places_count(reduction, reduce) and reduction.operations <= MOST_OPERATIONS
-            and not (reduction.has_loops or side_roots(reduction)))
+    reduce = reduction.reduces[0]
+    return choice(reduce) is not None and places_count(reduction, reduce) \
+        and not reduction.has_loops and not side_roots(reduction)
 
 
 class ArgmaxNest(Nest):
@@ -45,40 +45,54 @@ class ArgmaxNest(Nest):
 
     def row(self, counters: list[Index]) -> list[list[Expr]]:
         r, b = self.reduction, self.outline.builder
-        op, n = chosen_float(r.reduces[0]), len(r.extents) - 1
-        assert op is not None                # as is_argmax says
-        (_, _, type), (_, _, place_type) = r.accumulators
-        best = b.mutable(type, identity(op, type), op)
+        chosen, n = choice(r.reduces[0]), len(r.extents) - 1
+        assert chosen is not None                # as is_argmax says
+        (_, _, type), _ = r.accumulators
+        best = b.mutable(type, identity(chosen.op, type), chosen.op)
         self.kept, kept = None, b.local(type, r.extents[n]) if self.keeps_values() else None
         with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([best.name]):
             value = self.element(counters)[0]
             if kept:
                 value = b.let(value)
                 b.store(kept, counters[n], value)
-            b.assign(best, Apply(op, (best, value), type))
+            b.assign(best, Apply(chosen.op, (best, value), type))
         self.kept = kept
-        last = identity("minimum", place_type)
-        place = b.mutable(place_type, last, "minimum")
-        with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([place.name]):
-            value, where = self.element(counters)
-            here = Apply("select", (self.is_met(value, best), where, last), place_type)
-            b.assign(place, Apply("minimum", (place, here), place_type))
-        self.take_last_zero(counters, best, place_type)
+        place = self.place(counters, best, chosen.place, chosen.first_nan)
         accumulators = self.start(False)
-        self.take(accumulators, [[best, place]])
+        if ELEMENT_TYPES[type].kind != "float":
+            self.take(accumulators, [[best, place]])
+            return [list(accumulators)]
+        self.take_zero(counters, best, place, chosen)
+        if chosen.first_nan:
+            self.take(accumulators, [[best, place]])
+            return [list(accumulators)]
+        with b.guard([Apply("compare_eq", (best, best), "pred")]):
+            self.take(accumulators, [[best, place]])
+        with b.guard([Apply("compare_ne", (best, best), "pred")]), \
+                self.reduced_loop(n, True, SERIAL) as counters[n], b.pinned([a.name for a in accumulators]):
+            self.take(accumulators, [self.element(counters)])
         return [list(accumulators)]
 
-    def take_last_zero(self, counters: list[Index], best: Var, place_type: str) -> None:
-        """For a value of zero: take the last element that is zero, since it may have the other sign."""
+    def place(self, counters: list[Index], best: Var, which: str, is_nan: bool = False) -> Var:
+        """The FIRST or LAST position of a value. is_nan: whether it may be NaN."""
+        b, n, type = self.outline.builder, len(self.reduction.extents) - 1, self.reduction.accumulators[1][2]
+        op = "minimum" if which == FIRST else "maximum"
+        place = b.mutable(type, identity(op, type), op)
+        with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([best.name, place.name]):
+            value, where = self.element(counters)
+            is_met: Expr = Apply("compare_eq", (value, best), "pred")
+            if is_nan and ELEMENT_TYPES[best.type].kind == "float":
+                is_met = Apply("or", (is_met, Apply("compare_ne", (value, value), "pred")), "pred")
+            here = Apply("select", (is_met, where, identity(op, type)), type)
+            b.assign(place, Apply(op, (place, here), type))
+        return place
+
+    def take_zero(self, counters: list[Index], best: Var, place: Var, chosen: Choice) -> None:
+        """For a value of zero: take the element that is chosen of those that are zero, since they differ in sign."""
         b, n = self.outline.builder, len(self.reduction.extents) - 1
         with b.guard([Apply("compare_eq", (best, Const(0.0, best.type)), "pred")]):
-            first = Const(0, place_type)
-            place = b.mutable(place_type, first, "maximum")
-            with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([best.name, place.name]):
-                value, where = self.element(counters)
-                here = Apply("select", (Apply("compare_eq", (value, best), "pred"), where, first), place_type)
-                b.assign(place, Apply("maximum", (place, here), place_type))
-            counters[n] = b.bind_index(Apply("convert", (place,), INDEX), 0, self.reduction.extents[n] - 1)
+            where = place if chosen.value == chosen.place else self.place(counters, best, chosen.value)
+            counters[n] = b.bind_index(Apply("convert", (where,), INDEX), 0, self.reduction.extents[n] - 1)
             b.assign(best, self.element(counters)[0])
 
     def element(self, counters: list[Index]) -> list[Expr]:
@@ -96,9 +110,3 @@ class ArgmaxNest(Nest):
         number = r.arrays(r.reduces[0])[0]
         source = number.operands[0] if number.opcode == "convert" and number not in r.group.parameters else number
         return source not in r.group.parameters and self.chunks == 1 and r.extents[-1] <= MOST_KEPT
-
-    @staticmethod
-    def is_met(value: Expr, best: Var) -> Expr:
-        """Whether this is the value that was found, which may be NaN."""
-        return Apply("or", (Apply("compare_eq", (value, best), "pred"), Apply("compare_ne", (value, value), "pred")),
-                     "pred")

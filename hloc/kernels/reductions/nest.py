@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing, loops
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Load, Var
-from hloc.kernels.monoids import can_reassociate, chosen_float, chosen_integer
-from hloc.kernels.reductions.reduction import Reduction, join, places_count, point_values, start
+from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
+from hloc.kernels.monoids import can_reassociate
+from hloc.kernels.reductions.reduction import Reduction, join, point_values, start
 from hloc.kernels.rules.loops import accumulate
 from hloc.machine import Machine
 
@@ -91,12 +91,13 @@ class Nest:
     def rows(self, finish: Callable) -> None:
         r, b = self.reduction, self.outline.builder
         kept = [n for n, gone in enumerate(r.reduced[:self.lane + 1]) if not gone]
-        extents = [*(r.extents[n] for n in kept), *self.piece_extents]
+        extents = [r.extents[n] for n in kept]
         size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
         bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
-        with (loops.parallel(b, extents) if self.chunks > 1 else loops.rows(b, extents, bytes, self.machine)) as opened:
+        with (loops.parallel(b, [*extents, *self.piece_extents]) if self.chunks > 1
+              else loops.rows(b, extents, bytes, self.machine)) as opened:
             counters = self.counters(kept, opened)
-            self.deal(counters, opened[len(kept):])
+            self.deal(counters, opened[len(kept):] or [indexing.ZERO])
             self.finish_each(counters, self.row(counters), finish)
 
     def finish_each(self, counters: list[Index], totals: Sequence[list[Expr]], finish: Callable) -> None:
@@ -144,34 +145,7 @@ class Nest:
         remaining = list(accumulators)
         for reduce, values in zip(self.reduction.reduces, elements):
             own, remaining = remaining[:len(values)], remaining[len(values):]
-            if self.keeps_first_place(reduce):
-                self.choose(reduce, own, values)
-            else:
-                accumulate(self.outline.elements, own, values, reduce)
-
-    def keeps_first_place(self, reduce: Instruction) -> bool:
-        """Whether a reduce chooses a number and its position, which counts up along the one reduced loop and is never
-        below the initial one: of equal numbers the earlier one wins. So it does of partial results, each of which has
-        taken in the initial one."""
-        r, places = self.reduction, 1
-        if self.machine.kind != "cpu" or sum(r.reduced) != 1 \
-                or not (chosen_float(reduce) or chosen_integer(reduce)) or not places_count(r, reduce):
-            return False
-        initial = start(r, self.outline, reduce, places)
-        return isinstance(initial, Const) and initial.real <= 0
-
-    def choose(self, reduce: Instruction, accumulators: list[Var], values: list[Expr]) -> None:
-        """The operation of the reducer (monoids.py), without a comparison of positions."""
-        b, (best, place), (value, here) = self.outline.builder, accumulators, values
-        chosen = chosen_float(reduce) or chosen_integer(reduce)
-        above: Expr = Apply("compare_gt" if chosen == "maximum" else "compare_lt", (best, value), "pred")
-        if chosen_float(reduce):
-            above = Apply("or", (above, Apply("compare_ne", (best, best), "pred")), "pred")
-        with b.pinned([best.name]):
-            above = b.let(above)
-            stays = b.let(Apply("or", (above, Apply("compare_eq", (best, value), "pred")), "pred"))
-        b.assign(place, Apply("select", (stays, place, here), place.type))
-        b.assign(best, Apply("select", (above, best, value), best.type))
+            accumulate(self.outline.elements, own, values, reduce)
 
     # columns: a block of adjacent results at a time
 

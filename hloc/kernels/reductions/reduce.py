@@ -6,8 +6,8 @@ to finish combines them in the same kernel.
 
 The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
 own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), a Local array
-accumulates a block of adjacent results, so that the inner loop has stride one. Rows of pairs of arrays have a loop nest
-of their own (reductions/pairwise.py). How other rows go together is not decided here (schedule/row_nest.py).
+accumulates a block of adjacent results, so that the inner loop has stride one. How
+rows go together is not decided here (schedule/row_nest.py).
 """
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from hloc.kernels.elemental.loop import cost_of, loop_kernel, lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Cost, Expr
-from hloc.kernels.monoids import chosen_integer, identity
+from hloc.kernels.monoids import identity
 from hloc.kernels.reductions.argmax import ArgmaxNest, is_argmax
 from hloc.kernels.reductions.blocks import BlockNest
 from hloc.kernels.reductions.nest import Nest
-from hloc.kernels.reductions.pairwise import PairwiseNest, is_pairwise
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
@@ -39,8 +38,7 @@ LONGEST_OF_A_BLOCK = 1 << 14    # elements of a row that one block of a GPU sums
 SMALLEST_TWO_PHASE = 1 << 16    # elements
 FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several rows that are summed as one
 SMALLEST_AT_ONCE = 1 << 12      # elements of all of them
-LONG_ROW = 2048                 # elements of a row that is split into columns,
-FEWEST_LANES, MOST_LANES = 32, 256      # the number of these columns
+FEWEST_LANES = 32                       # elements of such a row
 SHORTEST_VECTOR = 16            # iterations of the loop before one that is written out
 MOST_OPERATIONS = 64            # for each element of this one: more would not stay in registers
 
@@ -63,8 +61,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     partial.is_written_out = _is_written_out(partial)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
-    nest = PairwiseNest if whole and is_pairwise(reduction, machine) else \
-        ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
+    nest = ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
     return Lowered((_one_phase(reduction, nest, machine),)) if whole else \
         _two_phases(reduction, partial, chunks, nest, machine)
 
@@ -255,26 +252,16 @@ def _rfactored(reduction: Reduction, machine: Machine) -> tuple[Reduction, Reduc
     """The reduction, one of whose loops may be split, and the part of it that the first kernel computes: without a
     short inner loop, which is kept until the second kernel. Vectors run along it in the first one. Both are the same
     where no loop is left to a second kernel."""
-    if width := _columns_of_row(reduction):
-        reduction = _split(reduction, -1, width)
-        return reduction, _rfactor(reduction, -1)
     if count := _rows_at_once(reduction):
-        reduction = _split(reduction, -2, count)
+        *outer, rows, columns = reduction.extents
+        reduction = replace(reduction, extents=[*outer, rows // count, count, columns],
+                            reduced=[*reduction.reduced[:-2], True, True, False])
         return reduction, _rfactor(reduction, -2)
     if _is_late(reduction, machine):
         partial = _rfactor(reduction, -1)
         if not _is_written_out(reduction) or not _is_written_out(partial) and _are_one(reduction, partial.extents):
             return reduction, partial
     return reduction, reduction
-
-
-def _columns_of_row(reduction: Reduction) -> int:
-    """How many columns long rows of integers and their positions are split into, whose chain of comparisons is slow;
-    0: they are not."""
-    length = reduction.extents[-1]
-    if not all(map(chosen_integer, reduction.reduces)) or not reduction.reduced[-1] or length < LONG_ROW:
-        return 0
-    return next((n for n in range(MOST_LANES, FEWEST_LANES - 1, -1) if length % n == 0), 0)
 
 
 def _rows_at_once(reduction: Reduction) -> int:
@@ -299,14 +286,6 @@ def _is_late(reduction: Reduction, machine: Machine) -> bool:
     most = SHORT_BYTES // bytes_each if machine.kind == "cpu" and rows >= OFTEN else SHORT_INNER
     return (reduction.reduced[-1] and reduction.extents[-1] < most and True in reduction.reduced[:-1]
             and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
-
-
-def _split(reduction: Reduction, loop: int, n: int) -> Reduction:
-    """The reduction with two loops for a reduced one, the inner one of n iterations."""
-    loop %= len(reduction.extents)
-    extents, reduced = list(reduction.extents), list(reduction.reduced)
-    extents[loop:loop + 1], reduced[loop:loop + 1] = [extents[loop] // n, n], [True, True]
-    return replace(reduction, extents=extents, reduced=reduced)
 
 
 def _rfactor(reduction: Reduction, loop: int) -> Reduction:

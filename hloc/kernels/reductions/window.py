@@ -12,9 +12,10 @@ In: the lone instruction. Out: kernels in one of four forms:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 
-from hloc.ir import Instruction, WindowDim, window_of
+from hloc.ir import ELEMENT_TYPES, Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elemental.loop import lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
@@ -22,14 +23,12 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
 from hloc.kernels.reductions.window_doubling import doubles, doubling_kernel
 from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
-from hloc.kernels.rules.loops import element_types, reduce_window_values
+from hloc.kernels.rules.loops import accumulate, element_types, reduce_window_values
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
 from hloc.machine import Machine
 
 SHORTEST_STEPS = 8              # columns of a window with a stride of several elements
 NARROWEST = 4
-ROWS = 64                       # of a scan, processed together
-LONGEST_QUICK = 4               # instructions of a reducer that takes a few cycles
 
 
 def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
@@ -83,34 +82,55 @@ def _join(outline: Outline, instruction: Instruction, old: list[Expr], new: list
 # -- running totals ----------------------------------------------------------------------------------------------------
 
 def _scan(group: Group, machine: Machine, dimension: int, window: WindowDim) -> KernelCall:
-    """total[column] = to_apply(total[column], x[i, column]); out[i, column] = total[column], for i along the scan.
-
-    Columns are the dimensions after the scanned one. If there are none, and each step takes long, columns are the rows:
-    the dimensions before it."""
-    instruction = group.instruction
+    """total = to_apply(total, x[i]); out[i] = total, for i along the scan."""
+    instruction, outline = group.instruction, Outline(group)
     sizes = instruction.operands[0].shape.dimensions
-    outer, length, inner = math.prod(sizes[:dimension]), sizes[dimension], math.prod(sizes[dimension + 1:])
-    slow = len(instruction.get("to_apply").instructions) > LONGEST_QUICK
-    by_rows = machine.kind == "cpu" and slow and inner == 1 and outer >= NARROWEST
-    columns = outer if by_rows else inner
-    outline = Outline(group)
-    b = outline.builder
-    width = min(ROWS if by_rows else WIDTH, columns)
-    backward = _direction(window, length) < 0
+    is_backward = _direction(window, sizes[dimension]) < 0
+    if dimension == len(sizes) - 1 or math.prod(sizes[dimension + 1:]) == 1:
+        _scan_rows(outline, instruction, machine, sizes[dimension], is_backward)
+    else:
+        _scan_columns(outline, instruction, dimension, is_backward)
+    return outline.finish(cost=cost_of(outline, math.prod(sizes)))
+
+
+def _place(length: int, step: Index, is_backward: bool) -> Index:
+    return indexing.subtract(indexing.constant(length - 1), step) if is_backward else step
+
+
+def _store(outline: Outline, instruction: Instruction, position: Index, totals: Sequence[Expr]) -> None:
+    for leaf, (total, type) in enumerate(zip(totals, element_types(instruction))):
+        outline.store(leaf, position, scalars.rounded(total, type))
+
+
+def _scan_rows(outline: Outline, instruction: Instruction, machine: Machine, length: int, is_backward: bool) -> None:
+    """Along rows, which go together by schedules of row nests."""
+    b, value, count = outline.builder, outline.elements.value, _count(instruction)
+    types = [scalars.computation_type(t) for t in element_types(instruction)]
+    sizes = instruction.operands[0].shape.dimensions
+    bytes = min(length * max(ELEMENT_TYPES[t].bytes for t in types), loops.ROW_BYTES // loops.FEWEST_ROWS)
+    with loops.rows(b, [math.prod(sizes) // length], bytes, machine) as (row,):
+        totals = [b.mutable(t, value(i, ())) for t, i in zip(types, instruction.operands[count:])]
+        with b.loop(length, SERIAL) as step:
+            position = indexing.add(indexing.scale(row, length), _place(length, step, is_backward))
+            index = indexing.delinearize(position, sizes)
+            accumulate(outline.elements, totals, [value(o, index) for o in instruction.operands[:count]], instruction)
+            _store(outline, instruction, position, totals)
+
+
+def _scan_columns(outline: Outline, instruction: Instruction, dimension: int, is_backward: bool) -> None:
+    """Columns are the dimensions after the scanned one."""
+    b, sizes = outline.builder, instruction.operands[0].shape.dimensions
+    outer, length, columns = math.prod(sizes[:dimension]), sizes[dimension], math.prod(sizes[dimension + 1:])
+    width = min(WIDTH, columns)
     arrays = _Columns(outline, instruction, width)
-    with loops.parallel(b, [1 if by_rows else outer, -(-columns // width)]) as (row, block):
+    with loops.parallel(b, [outer, -(-columns // width)]) as (row, block):
         arrays.open()
         with arrays.loop(columns, block) as column:
             arrays.clear(column)
-        with b.loop(length, SERIAL) as step:
-            i = indexing.subtract(indexing.constant(length - 1), step) if backward else step
-            with arrays.loop(columns, block) as column:
-                place = indexing.add(indexing.scale(column if by_rows else row, length), i)
-                position = place if by_rows else indexing.add(indexing.scale(place, inner), column)
-                totals = arrays.update(column, indexing.delinearize(position, sizes))
-                for leaf, (total, type) in enumerate(zip(totals, element_types(instruction))):
-                    outline.store(leaf, position, scalars.rounded(total, type))
-    return outline.finish(cost=cost_of(outline, math.prod(sizes)))
+        with b.loop(length, SERIAL) as step, arrays.loop(columns, block) as column:
+            place = indexing.add(indexing.scale(row, length), _place(length, step, is_backward))
+            position = indexing.add(indexing.scale(place, columns), column)
+            _store(outline, instruction, position, arrays.update(column, indexing.delinearize(position, sizes)))
 
 
 class _Columns:
@@ -186,8 +206,6 @@ def _pool(group: Group, dims: tuple[WindowDim, ...]) -> KernelCall:
                 with arrays.loop(result[-1], opened[-1]) as column:
                     arrays.update(column, (*sources[:-1], column if plain else sources[-1]))
         with arrays.loop(result[-1], opened[-1]) as column:
-            flat = indexing.linearize([*opened[:-1], column], result)
-            for leaf, (total, type) in enumerate(zip(arrays.read(column), element_types(instruction))):
-                outline.store(leaf, flat, scalars.rounded(total, type))
+            _store(outline, instruction, indexing.linearize([*opened[:-1], column], result), arrays.read(column))
     taps = math.prod(w.size for w in dims)
     return outline.finish(cost=cost_of(outline, math.prod(result) * taps))

@@ -20,6 +20,7 @@ from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Expr, For, Load, Stmt,
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.schedule.choice import Candidate, whole_vectors
 from hloc.kernels.schedule.cost import UNITS, Constants, constants, held, work_of
+from hloc.kernels.schedule.hoisting import hoisted
 from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.row_lowering import lower_rows
 from hloc.kernels.schedule.row_nest import ROW_STEPS, RowNest
@@ -62,10 +63,11 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
     yield lanes[:1], 0.0
     tables, least, is_moved = list[Step](), 0.0, True
     for buffer, types in nest.strided.items():
-        table = max(known[f"row_moved{ELEMENT_TYPES[t].bytes}"] * n for t, n in types)
+        table = max(known[f"row_moved{ELEMENT_TYPES[t].bytes}"] * n for t, n in types) / nest.tables_of(buffer)
         single = known["row_stores"] * sum(n for _, n in types)
-        tables += [("stage", (buffer,))] if table <= single else []
-        least, is_moved = least + min(table, single), is_moved and table <= single
+        is_table = table <= single and nest.fits(buffer)
+        tables += [("stage", (buffer,))] if is_table else []
+        least, is_moved = least + (table if is_table else single), is_moved and is_table
     longest = max(math.prod(n for _, n in p.chain) for p in nest.parts)
     values = parts(e for s in walk(nest.loop.body) for e in expressions(s))
     is_short = longest <= MOST_AT_ONCE and not nest.arrays      # what is stored and read again would be no vector
@@ -120,9 +122,10 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
             inner = float(sum(isinstance(one, For) for one in walk(body)))
             for name, n in zip((*UNITS, "loops", "path"), (*work.units, inner, path)):
                 uses[name] += times * n
-    for s in scheduled_rows(nest, steps, count()):
-        if isinstance(s, For):
-            add(s, 1 / nest.iterations)
+    for body, times in zip(hoisted(scheduled_rows(nest, steps, count()), nest.different), (nest.times, 1)):
+        for s in body:
+            if isinstance(s, For):
+                add(s, 1 / nest.iterations / times)
     return uses
 
 

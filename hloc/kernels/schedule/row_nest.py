@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms, injective
 from hloc.kernels.ir import INDEX, SERIAL, Assign, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.schedule.nest import Refused
@@ -33,6 +34,7 @@ from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, varying, walk
 
 MOST_WRITTEN_OUT = 64           # copies of the body of a loop
+MOST_BYTES = 128 << 10          # of a table: it lies on the stack, and in the L2 cache
 
 
 class Part(NamedTuple):
@@ -45,7 +47,8 @@ class Part(NamedTuple):
 
 
 class RowNest(NamedTuple):
-    """loop: over the rows, at most `iterations`; parts: of its body, in order; arrays: of one row.
+    """loop: over the rows, at most `iterations`; parts: of its body, in order; arrays: of one row. times: iterations
+    of the loop around; different: the names that have another value in each of them.
 
     Steps set the others: is_apart: after fission; has_lanes: rows are lanes; at_once: iterations along a row that are
     written out; staged: buffers with tables."""
@@ -54,6 +57,8 @@ class RowNest(NamedTuple):
     iterations: int
     parts: tuple[Part, ...]
     arrays: tuple[Local, ...]
+    times: int = 1
+    different: frozenset[str] = frozenset()
     is_apart: bool = False
     has_lanes: bool = False
     at_once: int = 1
@@ -71,6 +76,18 @@ class RowNest(NamedTuple):
                     found.setdefault(one.buffer, []).append((type, math.prod(n for _, n in part.chain)))
         return found
 
+    def tables_of(self, buffer: str) -> int:
+        """In how many iterations of the loop around a table of a buffer is used; 1: it differs in each."""
+        known = forms(self.loop.body)
+        places = [affine(one.position, known) for part in self.parts if part.chain for one in accesses(part.body)
+                  if one.buffer == buffer and self.is_strided(part, one, known)]
+        is_same = not any(isinstance(e, Var) and e.name in self.different for p in places for e in parts(p.terms))
+        return self.times if is_same and buffer in {load.buffer for load in loads(self.loop.body)} else 1
+
+    def fits(self, buffer: str) -> bool:
+        """Whether tables of a buffer are not too large."""
+        return all(n * self.iterations * ELEMENT_TYPES[t].bytes <= MOST_BYTES for t, n in self.strided[buffer])
+
     def is_strided(self, part: Part, one: Load | Store, known: Mapping[str, Affine]) -> bool:
         """Whether an access is to other than adjacent elements for adjacent rows, which may be transposed."""
         form = affine(one.position, known)
@@ -80,8 +97,9 @@ class RowNest(NamedTuple):
 
 # -- from a loop -------------------------------------------------------------------------------------------------------
 
-def row_nest_of(loop: For, most: int) -> RowNest:
-    """The nest of a loop over rows, of which there are at most `most`. Raises Refused."""
+def row_nest_of(loop: For, most: int, times: int = 1, different: frozenset[str] = frozenset()) -> RowNest:
+    """The nest of a loop over rows, of which there are at most `most`. times, different: of the loop around, if any.
+    Raises Refused."""
     if loop.kind != SERIAL or most < 2:
         raise Refused("not a loop over several rows")
     found: list[Part] = []
@@ -102,7 +120,8 @@ def row_nest_of(loop: For, most: int) -> RowNest:
     places = [s.value for s in loop.body if isinstance(s, Let) and s.value.type == INDEX]
     if any(isinstance(e, Load) or isinstance(e, Var) and e.type != INDEX for e in parts(places)):
         raise Refused("positions depend on data")
-    nest = RowNest(loop, most, tuple(p for p in (*found, Part(tuple(straight))) if p.body), tuple(arrays))
+    nest = RowNest(loop, most, tuple(p for p in (*found, Part(tuple(straight))) if p.body), tuple(arrays), times,
+                   different)
     _refuse_dependence(nest)
     return nest
 
@@ -191,6 +210,8 @@ def stage(nest: RowNest, buffer: str) -> RowNest:
     """Rows of a buffer are transposed."""
     if not nest.has_lanes or buffer not in nest.strided:
         raise Refused(f"{buffer} is not transposed: rows are no lanes, or it has adjacent elements for them")
+    if not nest.fits(buffer):
+        raise Refused(f"a table of {buffer} has more than {MOST_BYTES >> 10} KiB")
     return nest._replace(staged=nest.staged | {buffer})
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from hloc.kernels.ir import PARALLEL, SERIAL, For, Kernel, Let, Stmt
+from hloc.kernels.ir import PARALLEL, SERIAL, Expr, For, Kernel, Let, Stmt
 from hloc.kernels.schedule.file import ROWS, Given
+from hloc.kernels.schedule.hoisting import different_names, hoisted
 from hloc.kernels.schedule.nest import Refused, most_iterations
 from hloc.kernels.schedule.row_choice import chosen_rows, scheduled_rows
 from hloc.kernels.schedule.row_nest import RowNest, row_nest_of
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.loop_schedules import with_steps
+
+EMPTY: Mapping[str, Expr] = {}
 
 
 def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
@@ -45,13 +48,21 @@ def _with_row_nests(kernel: Kernel, change: Callable[[RowNest], tuple[Stmt, ...]
     return kernel._replace(body=tuple(body))
 
 
-def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...]], outer: Mapping[str, Expr] = EMPTY,
+             times: int = 1, different: frozenset[str] = frozenset()) -> tuple[Stmt, ...]:
+    """outer: names around these statements; times, different: of the SERIAL loop around, before which tables stand
+    that are the same in its iterations."""
     found: list[Stmt] = []
-    named = {s.name: s.value for s in body if isinstance(s, Let)}
+    named = {**outer, **{s.name: s.value for s in body if isinstance(s, Let)}}
     for s in body:
+        if not isinstance(s, For) or s.kind != SERIAL:
+            found.append(s)
+            continue
+        most = most_iterations(s.extent, named)
         try:
-            nest = row_nest_of(s, most_iterations(s.extent, named)) if isinstance(s, For) and s.kind == SERIAL else None
+            found += change(row_nest_of(s, most, times, different))
         except Refused:
-            nest = None
-        found += [s] if nest is None else change(nest)
+            inside = _changed(s.body, change, named, max(1, most), different_names(s))
+            before, rest = hoisted(inside, different_names(s)) if inside != s.body else ((), s.body)
+            found += [*before, s._replace(body=rest)]
     return tuple(found)

@@ -7,6 +7,7 @@
  *   for d = 0, 1, 2: SIZEd (input), WINDOWd, OUTd, STRIDEd, LOWd (padding), BASEd, DILATIONd, REVERSALd
  *   WHOLEd, STEPd, FIRSTd     position n is STEP * n + FIRST of WHOLE (phases; otherwise n of OUT)
  *   X_N, X_C, X_0, X_1, X_2   W_I, W_O, W_0, W_1, W_2    strides in elements
+ *   ADJACENT                  so many output positions side by side are part of an image (window_rows.py); 1: none
  *   IMAGES_FIRST              rows of a tile run over images first, since these lie together in memory
  *   X_VECTOR, W_VECTOR        elements side by side that may be read at once: channels, or images (IMAGES_FIRST); of
  *                             the kernel, features too
@@ -35,8 +36,10 @@ template <class S> struct hloc_tap {
 
 /* The row of the whole result: of a phase, each position is one of every STEP. */
 template <class S> HLOC_FN long hloc_conv_row(long image, int p0, int p1, int p2) {
-  const long first = image * S::WHOLE0 + p0 * S::STEP0 + S::FIRST0;
-  return (first * S::WHOLE1 + p1 * S::STEP1 + S::FIRST1) * S::WHOLE2 + p2 * S::STEP2 + S::FIRST2;
+  constexpr int OWN = S::IMAGES / S::ADJACENT;
+  const long first = (S::ADJACENT > 1 ? image % OWN : image) * S::WHOLE0 + p0 * S::STEP0 + S::FIRST0;
+  const long row = (first * S::WHOLE1 + p1 * S::STEP1 + S::FIRST1) * S::WHOLE2 + p2 * S::STEP2 + S::FIRST2;
+  return S::ADJACENT > 1 ? row * S::ADJACENT + image / OWN : row;
 }
 
 /* An output row: where its image starts, and where its window starts in each spatial dimension. */

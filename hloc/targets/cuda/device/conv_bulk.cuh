@@ -2,7 +2,8 @@
  *
  * In: conv.cuh, warpgroup.cuh; conv.cuh's struct S with one group, no base dilation, two spatial dimensions, and
  * PATCH_ACROSS x PATCH_DOWN positions of PATCH_IMAGES images. Kernels of f32 have been packed as lines along the depth
- * (PACKED_B, lines.cuh). Patches are either the rows of a tile, and CHANNELS is a multiple of BK:
+ * (PACKED_B, lines.cuh). Patches are either the rows of a tile, the depth of a tap is DEEP channels, a multiple of BK,
+ * of which those behind CHANNELS are zeros, and K = taps * DEEP:
  *   hloc_patch_rest<S>(memory)         once, before there are barriers: rows of tiles that no copy fills are zeros
  *   hloc_conv(maps, tile, finish)      all tiles; maps: of the image (channel, across, down, image), and of the filter
  *                                      (along memory, line, tap across, tap down)
@@ -23,9 +24,9 @@ template <class S> struct hloc_bulk_patch {
   const unsigned char *map;
   int across, down, image, first; /* where the patch's first window starts */
   HLOC_MEMBER void copy(unsigned char *tile, int k0, unsigned long long *arrived) const {
-    constexpr int CHANNELS = S::CHANNELS;
-    const hloc_tap<S> tap((first + k0) / CHANNELS);
-    hloc_bulk_copy(tile, map, (first + k0) % CHANNELS, across + tap.at[2] * S::DILATION2,
+    constexpr int DEEP = S::DEEP;
+    const hloc_tap<S> tap((first + k0) / DEEP);
+    hloc_bulk_copy(tile, map, (first + k0) % DEEP, across + tap.at[2] * S::DILATION2,
                    down + tap.at[1] * S::DILATION1, image, arrived);
   }
 };
@@ -37,9 +38,9 @@ template <class S> struct hloc_bulk_filter {
   const unsigned char *map;
   int column, first;
   HLOC_MEMBER void copy(unsigned char *tile, int k0, unsigned long long *arrived) const {
-    constexpr int CHANNELS = S::CHANNELS;
-    const hloc_tap<S> tap((first + k0) / CHANNELS);
-    const int channel = (first + k0) % CHANNELS;
+    constexpr int DEEP = S::DEEP;
+    const hloc_tap<S> tap((first + k0) / DEEP);
+    const int channel = (first + k0) % DEEP;
     const int across = S::REVERSAL2 ? S::WINDOW2 - 1 - tap.at[2] : tap.at[2];
     const int down = S::REVERSAL1 ? S::WINDOW1 - 1 - tap.at[1] : tap.at[1];
     if constexpr (ALONG) hloc_bulk_copy(tile, map, channel, column, across, down, arrived);
@@ -54,6 +55,21 @@ template <class S> HLOC_FN auto hloc_bulk_right(const unsigned char *map, int co
   if constexpr (S::PACKED_B) return hloc_bulk_operand<true, S::BN, S::BK, S::BULK>{map, column, first, 0, 0};
   else return hloc_bulk_filter<S>{map, column, first};
 }
+
+/* The kernel as a matrix of features x K: what is packed (lines.cuh). */
+template <class S, class T> struct hloc_patch_columns {
+  static constexpr bool K_FIRST = S::W_I == 1 && S::CHANNELS > 1;
+  static constexpr int VECTOR = S::W_VECTOR;
+  template <int COUNT> struct places {};
+  const T *w;
+  template <int COUNT> HLOC_MEMBER hloc_pack<T, VECTOR> read(const places<COUNT> &, int, int feature, long k) const {
+    constexpr int DEEP = S::DEEP;
+    const long channel = k % DEEP;
+    if (channel >= S::CHANNELS || k >= S::K) return hloc_pack<T, VECTOR>();
+    const hloc_tap<S> tap((int)k / DEEP);
+    return *(const hloc_pack<T, VECTOR> *)&w[tap.in_kernel() + channel * S::W_I + feature * S::W_O];
+  }
+};
 
 template <class S> HLOC_FN void hloc_patch_rest(unsigned char *memory) {
   constexpr int ROWS = hloc_bulk_patch<S>::ROWS, REST = S::BM - ROWS, STAGE = (S::BM + S::BN) * 128;
@@ -200,7 +216,8 @@ HLOC_FN void hloc_conv(hloc_positions from, Tile tile, Finish finish) {
         finish,
         [&](int i, int j) {
           const hloc_position_row<S> at(panel, i);
-          return hloc_spot{(long)at.image * S::POINTS + at.point, column + j, at.inside() && column + j < S::N};
+          const long row = hloc_conv_row<S>(at.image, 0, (int)(at.point / S::OUT2), (int)(at.point % S::OUT2));
+          return hloc_spot{row, column + j, at.inside() && column + j < S::N};
         },
         [&](const hloc_spot &spot, const auto &sums) {
           if constexpr (S::SPLITS > 1) return finish.call(piece, spot.row * S::N + spot.column, sums);

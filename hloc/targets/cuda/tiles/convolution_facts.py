@@ -17,6 +17,7 @@ from hloc.targets.cuda.tiles.positions import is_positions
 from hloc.targets.cuda.tiles.products import Product
 from hloc.targets.cuda.tiles.prologues import Computed, computed
 from hloc.targets.cuda.tiles.tiling import aligned, store_sum
+from hloc.targets.cuda.tiles.window_rows import with_long_lines
 
 
 class Asked(NamedTuple):
@@ -34,7 +35,9 @@ class Asked(NamedTuple):
         facts = dict(tile.parameters)
         c = constants_of(facts)
         made = computed_sides(tile, c)
-        c.update(vectors(c, facts, ELEMENT_TYPES[facts["types"][0]].bytes))
+        width = ELEMENT_TYPES[facts["types"][0]].bytes
+        c = c if made else with_long_lines(c, width)
+        c.update(vectors(c, facts, width))
         return Asked(tile, facts, c, None if made or is_direct(c) else as_product(c, facts), made)
 
     @property
@@ -94,7 +97,7 @@ def is_direct(c: dict[str, int]) -> bool:
 def as_product(c: dict[str, int], facts: dict) -> Product | None:
     """The equivalent matrix product. None if there is none: windows of several points that are not the whole input,
     or rows or depths without a single stride."""
-    if c["GROUPS"] * c["BATCH_GROUPS"] > 1 or any(c[f"LOW{d}"] or c[f"BASE{d}"] > 1 or c[f"STEP{d}"] > 1
+    if c["GROUPS"] * c["BATCH_GROUPS"] * c["ADJACENT"] > 1 or any(c[f"LOW{d}"] or c[f"BASE{d}"] > 1 or c[f"STEP{d}"] > 1
                                                   for d in range(3)):
         return None
     points = all(c[f"WINDOW{d}"] == c[f"STRIDE{d}"] == 1 and c[f"OUT{d}"] == c[f"SIZE{d}"] for d in range(3))
@@ -147,7 +150,7 @@ def constants_of(facts: dict) -> dict[str, int]:
                  "CHANNELS": channels, "FEATURES": features, "GROUPS": groups, "BATCH_GROUPS": batch_groups,
                  "X_N": facts["lhs"][1], "X_C": facts["lhs"][2], "W_I": facts["rhs"][1], "W_O": facts["rhs"][2],
                  "IMAGES_FIRST": int(facts["lhs"][1] == 1 and images > 1),
-                 "FEATURES_FIRST": int(facts["result"][1] == 1)}
+                 "FEATURES_FIRST": int(facts["result"][1] == 1), "ADJACENT": 1}
     for key, fact, default in (("SIZE", "lhs_size", 1), ("WINDOW", "window", 1), ("OUT", "size", 1),
                                ("STRIDE", "stride", 1), ("LOW", "padding_low", 0), ("BASE", "base_dilation", 1),
                                ("DILATION", "window_dilation", 1), ("REVERSAL", "reversal", 0)):

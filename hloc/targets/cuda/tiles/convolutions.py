@@ -23,7 +23,7 @@ from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
 from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, Finish, finish_text
 from hloc.targets.cuda.tiles.lines import Lines, offsets
-from hloc.targets.cuda.tiles.patches import is_boxes, map_of_filter, map_of_image, patch_of
+from hloc.targets.cuda.tiles.patches import depth_of, is_boxes, map_of_filter, map_of_image, patch_of
 from hloc.targets.cuda.tiles.phases import phases_of
 from hloc.targets.cuda.tiles.positions import maps_of_positions, positions_of, rows_of
 from hloc.targets.cuda.tiles.products import groups, lines_of, maps_of, packed_sides, streams
@@ -90,7 +90,7 @@ def _tiled(asked: Asked, tiling: Tiling, name: str, gpu: Machine, scratch: int) 
         call = f"hloc_conv<{name}_shape>(hloc_positions{{maps}}"
         before = f"hloc_positions_rest<{name}_shape>(memory);\n"
     elif tiling.bulk:
-        shape = {**c, **patch_of(c, tiling.constants["BM"]).constants}
+        shape = {**c, **patch_of(c, tiling.constants["BM"]).constants(c, asked.width)}
         call, before = f"hloc_conv<{name}_shape>(maps", f"hloc_patch_rest<{name}_shape>(memory);\n"
 
     def finish(most: int) -> str:
@@ -106,11 +106,18 @@ def packed_lines(asked: Asked, tiling: Tiling, name: str = "") -> list[Lines]:
         return lines_of(asked.product, tiling, SIDES, type)
     if not tiling.packed[1] or not c["K"]:              # of an empty phase, nothing is read
         return []
-    positions, offset = asked.is_positions, asked.offsets[1]
-    source = f"hloc_position_columns<{name}_shape, {c_type(type)}>{{rhs + {offset}}}" if positions else \
-        f"hloc_conv_columns<{name}_shape, {c_type(type)}>{{rhs + {offset}, 0, 0}}"
-    depth = positions_of(c, asked.width).depth(c, asked.width) if positions else c["K"]
-    return [Lines(1, type, c["N"], depth, 1, source, c["W_VECTOR"], positions)]
+    how = "position" if asked.is_positions else "patch"
+    source = f"hloc_{how}_columns<{name}_shape, {c_type(type)}>{{rhs + {asked.offsets[1]}}}"
+    depth = size_in_boxes(asked)[1]
+    return [Lines(1, type, c["N"], depth, 1, source, c["W_VECTOR"], asked.is_positions)]
+
+
+def size_in_boxes(asked: Asked) -> tuple[int, int]:
+    """Rows and depth of the product whose operands are copied in boxes, in whole lines."""
+    c, width = asked.c, asked.width
+    if asked.is_positions:
+        return rows_of(c, width), positions_of(c, width).depth(c, width)
+    return c["M"], depth_of(c, width)
 
 
 def _maps(asked: Asked, tiling: Tiling) -> tuple[TensorMap, ...]:
@@ -191,10 +198,10 @@ def tilings_of(asked: Asked, gpu: Machine) -> list[tuple[Tiling, float]]:
     count = c["GROUPS"] * c["BATCH_GROUPS"]
     found = tilings(c["M"], c["N"], c["K"], count, types, LARGEST_TILE, gpu, numbers, whole, _groups(asked), elements,
                     held, True, packed)
-    if numbers and asked.is_positions and width in GROUPED_BYTES and not is_boxes(c, width):
-        rows, depth = rows_of(c, width), positions_of(c, width).depth(c, width)
+    if numbers and in_boxes(asked):
+        rows, depth = size_in_boxes(asked)
         found = [t._replace(elements=c["M"] * c["N"]) for t in tilings(
-            rows, c["N"], depth, 1, types, LARGEST_TILE, gpu, numbers, True, "positions", elements, waves=True,
+            rows, c["N"], depth, 1, types, LARGEST_TILE, gpu, numbers, True, "windows", elements, waves=True,
             packed=packed)] + found
     if numbers is None or types[0] not in EXACT_GROUPS and facts["algorithm"] != TF32:
         return [(tiling, 0.0) for tiling in found]
@@ -209,12 +216,18 @@ def tilings_of(asked: Asked, gpu: Machine) -> list[tuple[Tiling, float]]:
 
 
 def _groups(asked: Asked) -> str:
-    """How warpgroups can read the operands (tilings), other than in boxes of positions."""
+    """How warpgroups can read the operands (tilings), other than in boxes of windows."""
     if asked.made or asked.width not in GROUPED_BYTES:
         return ""
     if asked.product:
         return groups(asked.product, asked.facts["types"][0])
-    return "patches" if is_boxes(asked.c, asked.width) else "copies" if asked.width == 2 else ""
+    return "copies" if asked.width == 2 else ""
+
+
+def in_boxes(asked: Asked) -> bool:
+    """Whether the bulk copy engine can copy the operands in boxes of windows."""
+    return asked.width in GROUPED_BYTES and not asked.made and not asked.product and \
+        (is_boxes(asked.c, asked.width) or asked.is_positions)
 
 
 def works_of_choice(chosen: Choice, gpu: Machine) -> list[Work]:
@@ -234,11 +247,12 @@ def cost_arguments(asked: Asked, tiling: Tiling, finish: Finish) -> tuple[Sizes,
     if "whole" in facts:                                        # a phase reads the image, and its share of the rest
         rest *= c["M"] / (c["IMAGES"] * c["WHOLE0"] * c["WHOLE1"] * c["WHOLE2"])
     sizes = sizes._replace(memory=read * (c["K"] > 0) + rest)
-    if tiling.bulk and asked.is_positions:
-        sizes = sizes._replace(rows=rows_of(c, width), depth=positions_of(c, width).depth(c, width))
-    elif tiling.bulk and product is None:                       # some rows of patches are not output positions
-        parts = zip((c["OUT2"], c["OUT1"], c["IMAGES"]), patch_of(c, tiling.constants["BM"]))
-        sizes = sizes._replace(rows=math.prod(-(-size // part) for size, part in parts) * tiling.constants["BM"])
+    if tiling.bulk and product is None:
+        rows, depth = size_in_boxes(asked)
+        if not asked.is_positions:                              # some rows of patches are not output positions
+            parts = zip((c["OUT2"], c["OUT1"], c["IMAGES"]), patch_of(c, tiling.constants["BM"]))
+            rows = math.prod(-(-size // part) for size, part in parts) * tiling.constants["BM"]
+        sizes = sizes._replace(rows=rows, depth=depth)
     vectors, sides = (c["X_VECTOR"], c["W_VECTOR"]), []
     if product:
         constants = product.constants(width)

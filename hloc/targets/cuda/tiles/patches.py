@@ -1,9 +1,9 @@
 """Convolutions whose windows the bulk copy engine gathers: a tile's rows are a patch of output positions.
 
 In: a convolution's constants (convolutions.py). Out: the Patch of a tile, and the tensor maps of image and filter. For
-one tap of the window, a patch reads a box of the image: `across` x `down` positions of `images` images, 128 bytes
-of channels deep. The engine reads zeros outside of the image; these are the padding. Window strides are steps of the
-map.
+one tap of the window, a patch reads boxes of the image: `across` x `down` positions of `images` images, 128 bytes
+of channels deep. The engine reads zeros outside of the image and behind its channels; these are the padding. Window
+strides are steps of the map.
 
     patch_of(128 images of 14 x 14, 128 rows) == Patch(14, 1, 9)       126 of 128 rows
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from hloc.targets.cuda.tiles.tensor_maps import LARGEST_BOX, LARGEST_SIZE, LARGEST_STEP, LINE, TensorMap
+from hloc.targets.cuda.tiles.tensor_maps import LARGEST_BOX, LARGEST_SIZE, LARGEST_STEP, LINE, PIECE, TensorMap
 
 MORE_TILES = 1.08               # most tiles, relative to the fewest, for wider patches
 FEWEST_ROWS = 0.85              # least share of a tile's rows that are output positions
@@ -29,10 +29,20 @@ class Patch(NamedTuple):
     def rows(self) -> int:
         return self.across * self.down * self.images
 
-    @property
-    def constants(self) -> dict[str, int]:
-        """Constants of conv_bulk.cuh."""
-        return {"PATCH_ACROSS": self.across, "PATCH_DOWN": self.down, "PATCH_IMAGES": self.images}
+    def constants(self, c: dict[str, int], width: int) -> dict[str, int]:
+        """Constants of conv_bulk.cuh. c: of the convolution; width: bytes of an element."""
+        return {"PATCH_ACROSS": self.across, "PATCH_DOWN": self.down, "PATCH_IMAGES": self.images,
+                "DEEP": deep_of(c, width), "K": depth_of(c, width)}
+
+
+def deep_of(c: dict[str, int], width: int) -> int:
+    """The depth of a tap: channels in whole lines."""
+    return -(-c["CHANNELS"] * width // LINE) * LINE // width
+
+
+def depth_of(c: dict[str, int], width: int) -> int:
+    """The depth of the product, in whole lines for each tap."""
+    return c["K"] // max(1, c["CHANNELS"]) * deep_of(c, width)
 
 
 def patch_of(c: dict[str, int], rows: int) -> Patch:
@@ -57,12 +67,12 @@ def _tiles(patch: Patch, sizes: tuple[int, ...]) -> int:
 
 
 def is_boxes(c: dict[str, int], width: int) -> bool:
-    """Whether operands can be copied in boxes: channels fill whole lines, there is no base dilation, and filters are
-    contiguous in one dimension (f32 are packed). Tiles of some size must be filled well enough (FEWEST_ROWS). width:
-    bytes of an element."""
+    """Whether operands can be copied in boxes: channels are contiguous and aligned, there is no base dilation, and
+    filters are contiguous in one dimension (f32 are packed). Tiles of some size must be filled well enough
+    (FEWEST_ROWS). c: with vectors; width: bytes of an element."""
     plain = all(c[f"BASE{d}"] == 1 for d in range(3)) and c["OUT0"] == c["WINDOW0"] == c["SIZE0"] == 1 and not c["LOW0"]
-    channels = c["X_C"] == 1 and c["CHANNELS"] % (LINE // width) == 0 and not c["IMAGES_FIRST"]
-    filters = width == 4 or c["W_I"] == 1 or (c["W_O"] == 1 and c["FEATURES"] > 1)
+    channels = c["X_VECTOR"] * width == PIECE and not c["IMAGES_FIRST"]
+    filters = width == 4 or c["W_VECTOR"] * width == PIECE
     steps = max(c["STRIDE1"], c["STRIDE2"]) <= LARGEST_STEP
     sizes = max(c["CHANNELS"], c["FEATURES"], c["SIZE1"], c["SIZE2"], c["IMAGES"]) < LARGEST_SIZE // 2
     if not (plain and channels and filters and steps and sizes) or c["GROUPS"] * c["BATCH_GROUPS"] > 1:

@@ -144,11 +144,11 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
     """All tilings of a product, the cost model's choice first. types: of elements and of sums; largest: largest edge of
     a tile in registers, and of a tile in steps with operands from a prologue; streams: operands can be copied ahead
     (pipeline.cuh); groups: "copies" if warpgroups can read them (warpgroup.cuh), "boxes" if they can also be copied in
-    boxes (bulk.cuh), "packed" if only in boxes, after packing, "patches" and "positions" for boxes of windows, the
-    latter alone (conv_bulk.cuh); elements: of both operands in memory, if fewer than those of the multiplied matrices;
-    held: bytes of registers per 16-byte piece of each operand, if a prologue computes it; waves: whether to also cut
-    the depth so that blocks fill all SMs evenly, for callers that choose by predicted time; packed: the operands that
-    must be packed before they are copied in boxes."""
+    boxes (bulk.cuh), "packed" if only in boxes, after packing, "windows" for boxes of windows alone (conv_bulk.cuh);
+    elements: of both operands in memory, if fewer than those of the multiplied matrices; held: bytes of registers per
+    16-byte piece of each operand, if a prologue computes it; waves: whether to also cut the depth so that blocks fill
+    all SMs evenly, for callers that choose by predicted time; packed: the operands that must be packed before they are
+    copied in boxes."""
     type, total = types
 
     def blocks(down: int, across: int) -> int:
@@ -161,7 +161,7 @@ def tilings(rows: int, columns: int, depth: int, count: int, types: tuple[str, s
         moved = ((elements or (rows + columns) * depth * count) + rows * columns * count) * ELEMENT_TYPES[type].bytes
         groups_first = grouped and type in EXACT_GROUPS and time(grouped[0]) < time(order[0]) and \
             is_limited_by_mma(2 * rows * columns * depth * count, moved, ELEMENT_TYPES[type].bytes, gpu)
-        blocks_found = grouped if groups == "positions" else (*grouped, *order) if groups_first else (*order, *grouped)
+        blocks_found = grouped if groups == "windows" else (*grouped, *order) if groups_first else (*order, *grouped)
         forms = [pipelined(b, numbers, packed) for b in blocks_found]
     elif numbers:
         large = min(rows, columns) >= 96 and blocks(128, 128) >= gpu.cores // 2
@@ -222,8 +222,8 @@ def registers_held(block: Block, held: tuple[int, int]) -> int:
 def groups_for(gpu: Machine, numbers: Numbers, groups: str) -> list[Block]:
     """Tiles for wgmma (sm_90a)."""
     known = bool(groups) and gpu.arch == "sm_90a" and numbers.name in GROUPS
-    found = (*GROUPED, *OF_WINDOWS) if groups in ("patches", "positions") else GROUPED
-    alone = groups in ("positions", "packed") or groups == "patches" and numbers.name == TF32_NUMBERS
+    found = (*GROUPED, *OF_WINDOWS) if groups == "windows" else GROUPED
+    alone = groups in ("windows", "packed")
     most = MOST_SHORT if numbers.element == "unsigned char" else max(b.columns for b in found)
     return [b for b in found if known and b.memory <= gpu.shared_bytes and b.columns <= most
             and (groups != "copies" or not b.bulk) and (not alone or b.bulk)]
