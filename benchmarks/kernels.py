@@ -36,7 +36,7 @@ LEAST_RUNS, MOST_RUNS = 5, 2000
 class Program:
     """A compiled module with inputs made for it."""
 
-    def __init__(self, text: str, march: str) -> None:
+    def __init__(self, text: str, march: str = "native") -> None:
         import hloc
         from hloc.inputs.files import read_inputs
         start = time.perf_counter()

@@ -11,21 +11,19 @@ element, and more with mispredicted branches.
         v = x[q]
     (v, p) taken in by the initial values
 
-Where a reducer does not keep the first NaN, a row that has one is reduced in a chain. Computed values are stored in a
-Local array by the first loop.
+Where a reducer does not keep the first NaN, a row that has one is reduced in a chain.
 """
 from __future__ import annotations
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, Load, Var
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, Var
 from hloc.kernels.monoids import FIRST, Choice, choice, identity
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.reduction import Reduction, places_count, side_roots
 from hloc.machine import Machine
 
 SHORTEST = 32                   # elements of a row
-MOST_KEPT = 4096                # values of a row that are computed only once
 
 
 def is_argmax(reduction: Reduction, machine: Machine) -> bool:
@@ -39,9 +37,7 @@ def is_argmax(reduction: Reduction, machine: Machine) -> bool:
 
 
 class ArgmaxNest(Nest):
-    """The loops of an argmax or argmin kernel. kept: the Local array that holds the values of a row."""
-
-    kept: str | None = None
+    """The loops of an argmax or argmin kernel."""
 
     def row(self, counters: list[Index]) -> list[list[Expr]]:
         r, b = self.reduction, self.outline.builder
@@ -49,14 +45,8 @@ class ArgmaxNest(Nest):
         assert chosen is not None                # as is_argmax says
         (_, _, type), _ = r.accumulators
         best = b.mutable(type, identity(chosen.op, type), chosen.op)
-        self.kept, kept = None, b.local(type, r.extents[n]) if self.keeps_values() else None
         with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([best.name]):
-            value = self.element(counters)[0]
-            if kept:
-                value = b.let(value)
-                b.store(kept, counters[n], value)
-            b.assign(best, Apply(chosen.op, (best, value), type))
-        self.kept = kept
+            b.assign(best, Apply(chosen.op, (best, self.read(counters)[0][0][0]), type))
         place = self.place(counters, best, chosen.place, chosen.first_nan)
         accumulators = self.start(False)
         if ELEMENT_TYPES[type].kind != "float":
@@ -70,7 +60,7 @@ class ArgmaxNest(Nest):
             self.take(accumulators, [[best, place]])
         with b.guard([Apply("compare_ne", (best, best), "pred")]), \
                 self.reduced_loop(n, True, SERIAL) as counters[n], b.pinned([a.name for a in accumulators]):
-            self.take(accumulators, [self.element(counters)])
+            self.take(accumulators, [self.read(counters)[0][0]])
         return [list(accumulators)]
 
     def place(self, counters: list[Index], best: Var, which: str, is_nan: bool = False) -> Var:
@@ -79,7 +69,7 @@ class ArgmaxNest(Nest):
         op = "minimum" if which == FIRST else "maximum"
         place = b.mutable(type, identity(op, type), op)
         with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([best.name, place.name]):
-            value, where = self.element(counters)
+            value, where = self.read(counters)[0][0]
             is_met: Expr = Apply("compare_eq", (value, best), "pred")
             if is_nan and ELEMENT_TYPES[best.type].kind == "float":
                 is_met = Apply("or", (is_met, Apply("compare_ne", (value, value), "pred")), "pred")
@@ -93,20 +83,4 @@ class ArgmaxNest(Nest):
         with b.guard([Apply("compare_eq", (best, Const(0.0, best.type)), "pred")]):
             where = place if chosen.value == chosen.place else self.place(counters, best, chosen.value)
             counters[n] = b.bind_index(Apply("convert", (where,), INDEX), 0, self.reduction.extents[n] - 1)
-            b.assign(best, self.element(counters)[0])
-
-    def element(self, counters: list[Index]) -> list[Expr]:
-        """The value and the position at one point."""
-        if self.kept is None:
-            return self.read(counters)[0][0]
-        r, b = self.reduction, self.outline.builder
-        place = self.outline.elements.value(r.arrays(r.reduces[0])[1], r.full_index(counters))
-        return [b.let(Load(self.kept, b.position(counters[-1]), r.accumulators[0][2])), place]
-
-    def keeps_values(self) -> bool:
-        """Whether the values of a row are computed, and few enough to be stored: the later loops then only compare
-        them."""
-        r = self.reduction
-        number = r.arrays(r.reduces[0])[0]
-        source = number.operands[0] if number.opcode == "convert" and number not in r.group.parameters else number
-        return source not in r.group.parameters and self.chunks == 1 and r.extents[-1] <= MOST_KEPT
+            b.assign(best, self.read(counters)[0][0][0])

@@ -29,6 +29,7 @@ from hloc.machine import Machine
 
 SHORTEST_STEPS = 8              # columns of a window with a stride of several elements
 NARROWEST = 4
+ROWS, LONG = 64, 8              # of a scan: together though they leave the L1 cache; parts of longer rows
 
 
 def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
@@ -107,7 +108,8 @@ def _scan_rows(outline: Outline, instruction: Instruction, machine: Machine, len
     b, value, count = outline.builder, outline.elements.value, _count(instruction)
     types = [scalars.computation_type(t) for t in element_types(instruction)]
     sizes = instruction.operands[0].shape.dimensions
-    bytes = min(length * max(ELEMENT_TYPES[t].bytes for t in types), loops.ROW_BYTES // loops.FEWEST_ROWS)
+    whole = length * max(ELEMENT_TYPES[t].bytes for t in types)
+    bytes = min(whole, max(whole // LONG, loops.ROW_BYTES // ROWS), loops.ROW_BYTES // loops.FEWEST_ROWS)
     with loops.rows(b, [math.prod(sizes) // length], bytes, machine) as (row,):
         totals = [b.mutable(t, value(i, ())) for t, i in zip(types, instruction.operands[count:])]
         with b.loop(length, SERIAL) as step:

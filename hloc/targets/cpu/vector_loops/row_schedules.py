@@ -63,6 +63,7 @@ def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...
             found += change(row_nest_of(s, most, times, different))
         except Refused:
             inside = _changed(s.body, change, named, max(1, most), different_names(s))
-            before, rest = hoisted(inside, different_names(s)) if inside != s.body else ((), s.body)
+            is_run = most > 0                   # of other loops there may be no iteration
+            before, rest = hoisted(inside, different_names(s)) if is_run and inside != s.body else ((), inside)
             found += [*before, s._replace(body=rest)]
     return tuple(found)
