@@ -12,7 +12,7 @@ from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.plans.complex_matmul import PARTS
 
 ENTRIES = [*(("gemm", type) for type in (*FAST_TYPES["gemm"], *PARTS)), *(name.split("_", 1) for name in GENERIC),
-           *(("conv", f"{way}_{type}") for way in ALGORITHM_UNITS for type in FAST_TYPES["conv"]), ("topk", ""),
+           *(("conv", f"{way}_{type}") for way in ALGORITHM_UNITS for type in FAST_TYPES["conv"]),
            *(("attention", kind) for kind in ATTENTION_UNITS),
            *((kind, type) for kind in ("fft", "cholesky", "trisolve") for type in ("f32", "f64"))]
 DOUBLE = "HloModule double\nENTRY e { x = f32[3] parameter(0)  ROOT y = f32[3] add(x, x) }"

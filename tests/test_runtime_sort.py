@@ -1,11 +1,9 @@
-"""The sorts of the CPU runtime (hloc/targets/cpu/runtime/sort.h, sort_network.h, topk.h) against NumPy."""
+"""The sorts of the CPU runtime (hloc/targets/cpu/runtime/sort.h, sort_network.h) against NumPy."""
 import ctypes
 
 import numpy as np
 import pytest
 from native import build, pointer
-
-from hloc.targets.cpu.plans.sorts import groups_of
 
 LONG = ctypes.c_long
 ROWS_OF_NETWORKS = (2, 3, 5, 16, 37, 64, 129, 300, 512)
@@ -24,7 +22,6 @@ int sort_rows_of_{n}(const float* x, float* values, int* places, long rows) {{
 }}"""
 SORTS = r"""
 #include "pool.c"
-#include "topk.c"
 #include "scalar.h"
 #define HLOC_SORT argsort
 typedef struct { float v0; int v1; } argsort_element;
@@ -120,15 +117,3 @@ def test_sort_keeps_the_total_order(runtime):
         want = np.repeat(np.array([-np.nan, -np.inf, -1.0, -0.0, 0.0, np.inf, np.nan], np.float32), 20)
         assert (np.signbit(values[0]) == np.signbit(want)).all()
         np.testing.assert_array_equal(values[0], want)
-
-
-@pytest.mark.parametrize("n,k", [(1, 1), (7, 7), (5, 1), (64, 16), (60, 2), (64, 17), (300, 20), (511, 3), (512, 3),
-                                 (1000, 10), (1000, 900), (5000, 300), (50000, 1), (50000, 40)])
-def test_topk(runtime, n, k):
-    x = np.random.default_rng(9).integers(-200, 200, (6, n)).astype(np.float32)
-    values, places = np.empty((6, k), np.float32), np.empty((6, k), np.int32)
-    assert runtime.hloc_topk_f32(pointer(x), pointer(values), pointer(places), LONG(6), LONG(n), LONG(k), LONG(n),
-                                 LONG(groups_of(n, k))) == 0
-    want = np.argsort(-x, axis=1, kind="stable")[:, :k]
-    np.testing.assert_array_equal(places, want)
-    np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))

@@ -31,7 +31,7 @@ ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.
              "depthwise": ("conv_depthwise.c", "conv_memory.c"), "channels": ("conv_gradient.c", "conv_memory.c"),
              "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
-ENTRIES = frozenset(["gemm", "conv", "fft", "topk", "attention", "cholesky", "trisolve", "transpose"])
+ENTRIES = frozenset(["gemm", "conv", "fft", "attention", "cholesky", "trisolve", "transpose"])
 
 
 def runtime_units(calls: Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting netwo
 SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # at most one element in 8 is selected, of longer rows
 CHUNK, LEAST_RADIX, FEW_SORTED = 65536, 64, 128             # of runtime/sort_piece.h
 LANES, PLACE_BITS = 16, 9                                   # of runtime/sort_network.h
-FEWEST_GROUPS, SPARED, SHORTEST_GROUPED = 32, 200, 512      # the last two of top-k
+FEWEST_GROUPS = 32
 
 
 class Selection(NamedTuple):
@@ -43,13 +43,11 @@ class Selection(NamedTuple):
 
 
 class SortPlan(NamedTuple):
-    """header: the file of runtime/ that sorts; macros: what it takes. element: bytes of one; groups: of a row, for
-    topk.h."""
+    """header: the file of runtime/ that sorts; macros: what it takes. element: bytes of one."""
 
     header: str
     macros: dict[str, int]
     scratch: Scratch
-    groups: int = 0
     element: int = 0
 
 
@@ -62,29 +60,11 @@ def plan_of_sort(tile: Tile, machine: Machine) -> SortPlan:
 
 
 def plan_of_topk(tile: Tile, machine: Machine) -> SortPlan:
-    """By topk.h for f32; else a sort that keeps the first k."""
+    """A sort that keeps the first k."""
     given, types = dict(tile.parameters), [b.type for b in tile.buffers]
-    if has_topk(tile):
-        k, length = max(1, min(given["k"], given["length"])), given["length"]
-        groups = groups_of(length, k)
-        threads = busy_threads(given["rows"], 16384 // length + 1, machine)
-        return SortPlan("topk.h", {}, Scratch.of(own=8 * (k + 1) + 4 * groups, threads=threads), groups)
     bits = ELEMENT_TYPES[computation_type(types[0])].bits if types[0] != "bf16" else 16
     selected = _selection(((0, 0, given["k"]),), given["length"], bits)
     return _plan(given["rows"], given["length"], [types[0], types[2]], bits, selected, machine)
-
-
-def has_topk(tile: Tile) -> bool:
-    """Whether runtime/topk.h computes it."""
-    return tile.buffers[0].type == "f32" and dict(tile.parameters)["largest"] and tile.buffers[2].type == "s32"
-
-
-def groups_of(length: int, k: int) -> int:
-    """Of top-k: the number of groups of a row, whose largest values are found first; 0 if the row is too short, or so
-    long that a second pass takes more time than it saves: a few values for each of the doublings of k to the length."""
-    groups, doublings = 1 << (max(FEWEST_GROUPS, 4 * k) - 1).bit_length(), (-(-length // k) - 1).bit_length()
-    pays = length >= SHORTEST_GROUPED and SPARED * k * doublings > length
-    return groups if pays and 2 * groups <= length else 0
 
 
 def _selection(results: tuple, length: int, bits: int) -> Selection | None:

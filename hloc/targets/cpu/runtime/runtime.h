@@ -13,6 +13,5 @@
 #include "gemm.h"
 #include "pool.h"
 #include "scalar.h"
-#include "topk.h"
 #include "vector.h"
 #endif

@@ -1,7 +1,7 @@
 """Functions whose whole work is one call of a library kernel.
 
-    library_function(tile, "k0_topk", "topk.h", [], ("topk_f32", "buffers[0]", ...))
-      ->  void k0_topk(void *const *buffers) { if (hloc_topk_f32(buffers[0], ...)) hloc_out_of_memory = 1; }
+    library_function(tile, "k0_fft", "fft.h", [], ("fft_f32", "&plan", ...))
+      ->  void k0_fft(void *const *buffers) { if (hloc_fft_f32(&plan, ...)) hloc_out_of_memory = 1; }
 """
 from __future__ import annotations
 

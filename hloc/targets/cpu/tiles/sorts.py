@@ -20,13 +20,11 @@ from hloc.targets.cpu.plans.sorts import (
     LEAST_RADIX,
     PLACE_BITS,
     SortPlan,
-    has_topk,
     is_keyed,
     plan_of_sort,
     plan_of_topk,
     unused_bits,
 )
-from hloc.targets.cpu.tiles.library_calls import library_function
 from hloc.targets.printer import C, StatementPrinter, comment
 
 
@@ -66,13 +64,10 @@ def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: in
 
 
 def topk(tile: Tile, name: str, machine: Machine) -> CFunction:
-    """runtime/topk.h for f32; for everything else a keyed sort of (value, position) that writes the first k."""
+    """A keyed sort of (value, position) that writes the first k."""
     given = dict(tile.parameters)
     rows, length, k, largest = (given[key] for key in ("rows", "length", "k", "largest"))
     type, positions, plan = tile.buffers[0].type, tile.buffers[2].type, plan_of_topk(tile, machine)
-    if has_topk(tile):
-        arrays, sizes = (f"buffers[{n}]" for n in range(3)), map(str, (rows, length, k, length, plan.groups))
-        return library_function(tile, name, "topk.h", [], ("topk_f32", *arrays, *sizes))
     s, t, p = f"{name}_sort", c_type(type), c_type(positions)
     get = [f"out->v0 = ((const {t} *)buffers[0])[at];", f"out->v1 = ({p})i;"]
     put = [f"if (i < {k}) (({t} *)buffers[1])[row * {k}L + i] = e->v0;",
