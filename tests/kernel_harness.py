@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from native import source_of
 
 from hloc.evaluate import Evaluator, Options
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape, leaves, numpy_dtype
@@ -23,12 +24,11 @@ from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.ops.values import flatten
 from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.library_kernels import file_of, runtime_units
+from hloc.targets.cpu.building.library_kernels import runtime_units
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.printer import C, print_kernel
 from hloc.text import parse_module
 
-RUNTIME = toolchain.INCLUDE_FOLDERS[0]
 MACHINE = Machine("test", "cpu", 2, 32, 32 << 10, 1 << 20, 20e9, 4e-6)
 NOT_KERNELS = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "while", "conditional", "call",
                          "custom-call", "after-all", "add-dependency", "optimization-barrier", "opt-barrier", "domain",
@@ -110,13 +110,13 @@ def build(cases: list[Case], folder: Path) -> ctypes.CDLL:
         for call in case.lowered.calls:
             text, more = _source(call.kernel, f"k{count}")
             parts.append(text)
-            units += map(file_of, more)
+            units += more
             count += 1
     source, output = folder / "kernels.c", folder / "kernels.so"
     source.write_text("\n".join(parts))
     chain = toolchain.find()
     command = [*chain.command, *chain.flags(), "-O2", "-fvisibility=default", "-shared", "-fPIC", str(source),
-               *(str(RUNTIME / unit) for unit in dict.fromkeys(units)), "-o", str(output), "-lm", "-lpthread"]
+               *(str(source_of(unit, folder)) for unit in dict.fromkeys(units)), "-o", str(output), "-lm", "-lpthread"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[:4000]
     library = ctypes.CDLL(str(output))

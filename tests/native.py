@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from hloc import cache
+from hloc.targets.cpu.building.library_kernels import GENERIC
+from hloc.targets.cpu.program.single_file import included
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = [ROOT / "hloc/targets/c", ROOT / "hloc/targets/cpu/runtime"]
@@ -57,7 +59,9 @@ def build_runtime(extra: str = "", flags=FLAGS) -> ctypes.CDLL:
 
     def make(folder: pathlib.Path) -> pathlib.Path:
         (folder / "extra.c").write_text(extra)
-        sources = [*sorted(p for p in INCLUDE[1].glob("*.c") if p.name != "call.c"), folder / "extra.c"]
+        units = [p.name for p in sorted(INCLUDE[1].glob("*.c")) if p.name not in ("call.c", "generic.c")]
+        units += [f"generic.c:{name}" for name in GENERIC]
+        sources = [*(source_of(unit, folder) for unit in units), folder / "extra.c"]
 
         def compile_one(source):
             return subprocess.run([*common, "-c", str(source), "-o", str(folder / f"{source.stem}.o")]).returncode
@@ -68,6 +72,15 @@ def build_runtime(extra: str = "", flags=FLAGS) -> ctypes.CDLL:
         subprocess.run(["gcc", "-shared", "-pthread", *objects, "-o", str(folder / "runtime.so"), "-lm"], check=True)
         return folder / "runtime.so"
     return once(f"runtime {extra}", flags, make)
+
+
+def source_of(unit: str, folder: pathlib.Path) -> pathlib.Path:
+    """The C file of a unit of runtime/; of one function of generic.c, a file in the folder that includes it."""
+    if ":" not in unit:
+        return INCLUDE[1] / unit
+    path = folder / f"{unit.partition(':')[2]}.c"
+    path.write_text(included(unit))
+    return path
 
 
 def pointer(array: np.ndarray) -> ctypes.c_void_p:

@@ -12,8 +12,10 @@ import pytest
 
 from hloc.cli.main import COMMANDS, cli, main
 from hloc.machine import Machine
+from hloc.targets.cpu.building.library_kernels import GENERIC
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
+from hloc.targets.cpu.program.single_file import included
 from hloc.targets.inlining import HEADERS as SHARED
 from hloc.targets.inlining import inline_includes
 
@@ -129,7 +131,9 @@ def link_alone(file: str, cpu: str = "native") -> None:
 @pytest.mark.parametrize("cpu", ["native", *OTHER_CPUS])
 def test_all_library_kernels_can_be_in_one_file(cpu, order, tmp_path):
     """Names of files that are compiled apart else do not clash, whatever library kernels a program has."""
-    files = [f'#include "{f.name}"\n' for f in sorted(RUNTIME.glob("*.c"))[::order] if f.name != "call.c"]
+    units = [f.name for f in sorted(RUNTIME.glob("*.c")) if f.name not in ("call.c", "generic.c")]
+    units += [f"generic.c:{name}" for name in GENERIC]
+    files = [f"{included(unit)}\n" for unit in units[::order]]
     path = tmp_path / "all.c"
     path.write_text(inline_includes("".join(files), (RUNTIME, SHARED), TEMPLATES))
     subprocess.run(["cc", "-fsyntax-only", f"-march={cpu}", "-fopenmp-simd", "-w", str(path)], check=True)

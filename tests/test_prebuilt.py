@@ -1,5 +1,4 @@
 """Library kernels that an installation compiles: all that a program may ask for, found again by CPU and compiler."""
-import re
 
 import numpy as np
 import pytest
@@ -8,7 +7,6 @@ from test_runtime import compiled as compile_text
 from hloc.targets.cpu.building import library_objects, prebuilt
 from hloc.targets.cpu.building.library_kernels import ALGORITHM_UNITS, ATTENTION_UNITS, FAST_TYPES, GENERIC, units_of
 from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
-from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.plans.complex_matmul import PARTS
 
 ENTRIES = [*(("gemm", type) for type in (*FAST_TYPES["gemm"], *PARTS)), *(name.split("_", 1) for name in GENERIC),
@@ -26,13 +24,6 @@ def test_all_that_a_program_may_call_is_there(kind, type):
     for unit in units:
         for part in IN_PARTS.get(kind_of_unit(unit), ()):
             assert {*compiled([unit], {unit: {part}})} <= known
-
-
-def test_the_functions_of_generic_c_are_those_that_its_file_has():
-    text = (RUNTIME / "generic.c").read_text(encoding="utf-8")
-    products = {f"gemm_{type}" for type in re.findall(r"^HLOC_DEFINE_GENERIC_GEMM\((\w+), ", text, re.M)}
-    convolutions = {f"conv_{type}" for type in re.findall(r"^#define HLOC_GENERIC_CONV (\w+)$", text, re.M)}
-    assert {*GENERIC} == products | convolutions
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from hloc.targets.cpu.building.library_kernels import file_of
+from hloc.targets.cpu.building.library_kernels import file_of, generic_flags
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
 from hloc.targets.cpu.program.export import constants_text, entry_macros, header_text
@@ -75,11 +75,11 @@ LIBRARY = """
 def single_file(sources: Sources, name: str) -> str:
     """The whole text. sources: with kernels whose names have the prefix, too."""
     program, march = sources.program, sources.machine.march
-    files = dict.fromkeys(file_of(unit) for unit in (*sources.runtime_units(), "cpu_needs.c"))
+    units = dict.fromkeys((*sources.runtime_units(), "cpu_needs.c"))
     most, driver = sources.driver.split("\n", 1)                       # #define HLOC_MOST_ARGUMENTS
     model = "\n".join([*(k.text for k in sources.kernels), driver.replace(EXPORTED, "")]) + OUT_OF_MEMORY
     library = "\n".join([*["#define HLOC_SLOW_PAIRS"] * sources.machine.slow_pairs, most,
-                         *map(included, files), '#include "driver.h"', '#include "cpu_needs.h"',
+                         *map(included, units), '#include "driver.h"', '#include "cpu_needs.h"',
                          PROLOGUE])
     library_kernels = inline_includes(library.replace(PROLOGUE, ""), (RUNTIME,), TEMPLATES)
     calls = calls_of((*sources.kernels, *sources.inlined))
@@ -92,10 +92,12 @@ def single_file(sources: Sources, name: str) -> str:
     return head + OWN.sub(f"{name}_", text) + constants_text(program.constants, name) + "#endif\n"
 
 
-def included(file: str) -> str:
-    """A file of runtime/, with its macros undefined at the end."""
+def included(unit: str) -> str:
+    """A file of runtime/, or a function of generic.c, with its macros undefined at the end."""
+    file, given = file_of(unit), generic_flags(unit) if ":" in unit else ()
     names = dict.fromkeys(MACRO.findall((RUNTIME / file).read_text(encoding="utf-8")))
-    return "\n".join([f'#include "{file}"', *(f"#undef {name}" for name in names)])
+    return "\n".join([*("#define " + flag.removeprefix("-D").replace("=", " ") for flag in given),
+                      f'#include "{file}"', *(f"#undef {name}" for name in names)])
 
 
 def shortened(body: str, read: set[str] | None) -> str:

@@ -4,9 +4,12 @@
  * Out: hloc_gemm_<t> and hloc_conv_<t> for the types listed in gemm.h and conv.h; matmuls of complex numbers have their
  * own files. Sums have the result's type; integers wrap. Work is split over rows of C, or output positions.
  *
- * With HLOC_GENERIC_GEMM or HLOC_GENERIC_CONV defined as one of those types (and HLOC_OPERAND, HLOC_TOTAL,
- * HLOC_PRODUCT, see generic_conv.h) only that function is defined: a program seldom needs more.
+ * In: HLOC_GENERIC_GEMM or HLOC_GENERIC_CONV, one of those types, and HLOC_OPERAND, HLOC_TOTAL, HLOC_PRODUCT (see
+ * generic_conv.h). Only that function is defined, and these macros are undefined again: the file may be included more
+ * than once.
  */
+#ifndef HLOC_GENERIC_C
+#define HLOC_GENERIC_C
 #include "complex.h"
 #include "conv.h"
 #include "gemm.h"
@@ -15,7 +18,7 @@
 
 enum { GENERIC_COLUMNS = 32, GENERIC_FEW = 8 };
 
-static long fewer(long a, long b) { return a < b ? a : b; }
+static inline long fewer(long a, long b) { return a < b ? a : b; }
 
 /* Short runs, for which a call would take longer than the copy; the last part overlaps the previous one. */
 #define HLOC_COPY_BY(SIZE)                                                                                            \
@@ -77,97 +80,17 @@ static inline __attribute__((unused)) void copy_run(char* restrict to, const cha
     hloc_parallel(gemm_rows_##S, (void* const*)args, args->batches * args->m, 32768 / (args->n * args->k + 1) + 1);   \
     return 0;                                                                                                         \
   }
-#define HLOC_GENERIC_TYPE_(T) hloc_##T
-#define HLOC_GENERIC_TYPE(T) HLOC_GENERIC_TYPE_(T)
-#define HLOC_GENERIC_(DEFINE, ...) DEFINE(__VA_ARGS__)
-#if defined(HLOC_GENERIC_GEMM)
-HLOC_GENERIC_(HLOC_DEFINE_GENERIC_GEMM, HLOC_GENERIC_GEMM, HLOC_GENERIC_TYPE(HLOC_GENERIC_GEMM))
-#elif !defined(HLOC_GENERIC_CONV)
-HLOC_DEFINE_GENERIC_GEMM(pred, hloc_pred)
-HLOC_DEFINE_GENERIC_GEMM(u8, hloc_u8)
-HLOC_DEFINE_GENERIC_GEMM(u16, hloc_u16)
-#endif
-
-/* ---- convolutions */
 #define HLOC_GENERIC_NAME_(a, b, c) a##b##c
 #define HLOC_GENERIC_NAME(a, b, c) HLOC_GENERIC_NAME_(a, b, c)
-#if defined(HLOC_GENERIC_CONV)
-#include "generic_conv.h"
-#elif !defined(HLOC_GENERIC_GEMM)
-#pragma weak hloc_gemm_f64 /* may be absent if no convolution of a program calls it */
-#pragma weak hloc_gemm_s8
-#pragma weak hloc_gemm_s32
-#pragma weak hloc_gemm_s64
-#pragma weak hloc_gemm_c64
-#pragma weak hloc_gemm_c128
-#define HLOC_GENERIC_CONV pred
-#define HLOC_OPERAND pred
-#define HLOC_TOTAL pred
-#define HLOC_PRODUCT pred
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV s16
-#define HLOC_OPERAND s16
-#define HLOC_TOTAL s16
-#define HLOC_PRODUCT u16
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV s32
-#define HLOC_OPERAND s32
-#define HLOC_TOTAL s32
-#define HLOC_PRODUCT s32
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV s64
-#define HLOC_OPERAND s64
-#define HLOC_TOTAL s64
-#define HLOC_PRODUCT s64
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV u8
-#define HLOC_OPERAND u8
-#define HLOC_TOTAL u8
-#define HLOC_PRODUCT u8
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV u16
-#define HLOC_OPERAND u16
-#define HLOC_TOTAL u16
-#define HLOC_PRODUCT u16
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV u64
-#define HLOC_OPERAND u64
-#define HLOC_TOTAL u64
-#define HLOC_PRODUCT s64
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV f64
-#define HLOC_OPERAND f64
-#define HLOC_TOTAL f64
-#define HLOC_PRODUCT f64
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV c64
-#define HLOC_OPERAND c64
-#define HLOC_TOTAL c64
-#define HLOC_PRODUCT c64
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV c128
-#define HLOC_OPERAND c128
-#define HLOC_TOTAL c128
-#define HLOC_PRODUCT c128
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV s8
-#define HLOC_OPERAND s8
-#define HLOC_TOTAL s8
-#define HLOC_PRODUCT u8
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV u32
-#define HLOC_OPERAND u32
-#define HLOC_TOTAL u32
-#define HLOC_PRODUCT s32
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV s8_s32
-#define HLOC_OPERAND s8
-#define HLOC_TOTAL s32
-#define HLOC_PRODUCT s8
-#include "generic_conv.h"
-#define HLOC_GENERIC_CONV u8_s32
-#define HLOC_OPERAND u8
-#define HLOC_TOTAL s32
-#define HLOC_PRODUCT s32
+#define HLOC_GENERIC_(DEFINE, ...) DEFINE(__VA_ARGS__)
+#endif
+
+#if defined(HLOC_GENERIC_GEMM)
+HLOC_GENERIC_(HLOC_DEFINE_GENERIC_GEMM, HLOC_GENERIC_GEMM, HLOC_GENERIC_NAME(hloc_, HLOC_GENERIC_GEMM, ))
+#undef HLOC_GENERIC_GEMM
+#undef HLOC_OPERAND
+#undef HLOC_TOTAL
+#undef HLOC_PRODUCT
+#elif defined(HLOC_GENERIC_CONV)
 #include "generic_conv.h"
 #endif
