@@ -9,16 +9,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Instruction, Shape
+from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
 from hloc.kernels.monoids import can_reassociate
-from hloc.kernels.reductions.reduction import Reduction, finished, start
-from hloc.kernels.rules.loops import accumulate
+from hloc.kernels.reductions.nest import Nest
+from hloc.kernels.reductions.reduction import Reduction, bind_sources, finished
 from hloc.machine import Machine
 
 
@@ -81,35 +80,33 @@ class RowKernel:
     def stage(self, stage: int) -> None:
         """One loop over the columns, then the reduces that it finishes."""
         rows, builder = self.rows, self.outline.builder
-        parts = [Reduction(rows.group, [r], r.operands[0].shape.dimensions) for r in rows.reduces
-                 if rows.levels[r] == stage]
+        part = Reduction(rows.group, [r for r in rows.reduces if rows.levels[r] == stage], (rows.rows, rows.columns))
         roots, kept = rows.full_roots(stage), [node for node, when in self.kept.items() if when == stage]
-        if not parts and not roots and not kept:
+        if not part.reduces and not roots and not kept:
             return
-        vector = all(can_reassociate(p.monoid(p.reduces[0]), t) for p in parts for _, _, t in p.accumulators)
-        accumulators = [[builder.mutable(t, start(p, self.outline, r, k), (p.monoid(r) or "") if vector else "")
-                         for r, k, t in p.accumulators] for p in parts]
+        vector = all(can_reassociate(part.monoid(r), t) for r, _, t in part.accumulators)
+        nest = Nest(part, self.outline, self.machine)
+        accumulators = nest.start(vector)
         with ExitStack() as stack:
             counters = [stack.enter_context(builder.loop(n)) for n in rows.column_extents[:-1]]
             last = rows.column_extents[-1]
             counters.append(stack.enter_context(builder.loop(last, VECTOR if vector else SERIAL)))
             self.column = indexing.linearize(counters, rows.column_extents)
-            self.point(parts, roots, kept, accumulators)
-        for part, totals in zip(parts, accumulators):
-            self.bind(part, finished(part, self.outline, list(totals)))
+            self.point(nest, roots, kept, accumulators)
+        totals = [builder.let(t) for t in finished(part, self.outline, list(accumulators))]
+        bind_sources(part, self.outline, {(r, k): t for (r, k, _), t in zip(part.accumulators, totals)}, self.row)
         for node in kept:
             self.outline.elements.sources[node] = self.local_reader(node)
 
-    def point(self, parts: list[Reduction], roots: list[tuple[int, Instruction]], kept: list[Instruction],
-              accumulators: list[list[Var]]) -> None:
+    def point(self, nest: Nest, roots: list[tuple[int, Instruction]], kept: list[Instruction],
+              accumulators: list[Var]) -> None:
         """The work of one stage for one element: reduces, results of full size with their leaves, values to keep."""
         position = indexing.add(indexing.scale(self.row, self.rows.columns), self.column)
         self.places[-1] = position
         value = self.outline.elements.value
-        for part, own in zip(parts, accumulators):
-            arrays = part.arrays(part.reduces[0])
-            values = [value(a, indexing.delinearize(position, a.shape.dimensions)) for a in arrays]
-            accumulate(self.outline.elements, own, values, part.reduces[0])
+        nest.take(accumulators, [
+            [value(a, indexing.delinearize(position, a.shape.dimensions)) for a in nest.reduction.arrays(r)]
+            for r in nest.reduction.reduces])
         stores = [(leaf, value(r, indexing.delinearize(position, r.shape.dimensions))) for leaf, r in roots]
         if len(stores) > 1:                         # all loads before all stores: results may share operands' memory
             stores = [(leaf, self.outline.builder.let(v)) for leaf, v in stores]
@@ -118,24 +115,6 @@ class RowKernel:
             self.outline.builder.store(self.locals[node], self.column, element)
         for leaf, element in stores:
             self.outline.store(leaf, position, element)
-
-    def bind(self, part: Reduction, totals: list[Expr]) -> None:
-        """Make a finished reduce readable for later stages."""
-        reduce = part.reduces[0]
-        totals = [self.outline.builder.let(t) for t in totals]
-        if not reduce.shape.is_tuple:
-            self.outline.elements.sources[reduce] = self.row_reader(reduce.shape, totals[0], reduce)
-        for member in self.rows.group.members:
-            if member.opcode == "get-tuple-element" and member.operands[0] is reduce:
-                total = totals[member.get("index")]
-                self.outline.elements.sources[member] = self.row_reader(member.shape, total, member)
-
-    def row_reader(self, shape: Shape, value: Expr, where: Instruction) -> Callable[[Indices], Expr]:
-        def read(index: Indices) -> Expr:
-            if indexing.linearize(index, shape.dimensions) != self.row:
-                raise UnsupportedError("a reduce of another row inside a row fusion", where.span)
-            return value
-        return read
 
     def local_reader(self, node: Instruction) -> Callable[[Indices], Expr]:
         """Reads the Local array; only at the current element, as the trial run has shown."""
