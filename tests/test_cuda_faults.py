@@ -6,8 +6,10 @@ than the launch bounds allow: each must be told, and the unchanged kernels must 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -142,6 +144,32 @@ def test_missing_barrier(name, place):
     text = changed(driver.text_of(sources), place, place.replace("__syncthreads();", ""))
     with pytest.raises(RunError, match="thread"):
         run(sources, text)
+
+
+def test_memory_of_others_is_freed_after_a_launch(monkeypatch):
+    """Of programs that nobody has any more. If it were freed once the checker knows it, the emulation would be given it
+    for its own threads, whose accesses the checker would then tell."""
+    tell, freed = driver.Function._tell, []
+
+    def tell_and_collect(*arguments):
+        for size in (1 << n for n in range(14, 20)):
+            garbage = driver.Allocation(size)
+            garbage.itself = garbage
+            weakref.finalize(garbage, freed.append, size)
+        del garbage
+        kept = tell(*arguments)
+        gc.collect()
+        assert not freed
+        return kept
+    monkeypatch.setattr(driver.Function, "_tell", tell_and_collect)
+    sources = sources_of("few")
+    gc.disable()
+    try:
+        run(sources, driver.text_of(sources))
+    finally:
+        gc.enable()
+    gc.collect()
+    assert len(freed) >= 6
 
 
 def test_divergent_barrier():

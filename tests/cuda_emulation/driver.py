@@ -754,7 +754,8 @@ class Function:
             raise Error(f"{self.name}: {WORDS[code]}")
 
     def _tell(self, addresses: list[int], early: bool) -> tuple:
-        """Tell the checker which memory there is, and which of it this launch may touch."""
+        """Tell the checker which memory there is, and which of it this launch may touch. What is given back must live
+        until the launch has ended: memory that was freed before may become the emulation's own."""
         living = list(Allocation.living.values())
         pieces = (Piece * max(1, len(living)))(*[
             Piece(int(a), a.size, GUARD, a.written.ctypes.data) for a in living])
@@ -765,7 +766,7 @@ class Function:
         ctypes.c_int.in_dll(self.library, "emulation_span_count").value = len(self.sizes)
         ctypes.c_int.in_dll(self.library, "emulation_early").value = int(early)
         ctypes.c_char.in_dll(self.library, "emulation_fault").value = b"\0"
-        return pieces, spans
+        return living, pieces, spans
 
 
 def module_from_buffer(image: bytes) -> Module | PtxModule:
