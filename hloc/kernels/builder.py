@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from hloc.kernels import indexing, ir
 from hloc.kernels.indexing import Index
-from hloc.kernels.walks import parts
+from hloc.kernels.walks import parts, walk
 
 NEVER = ir.Const(0, "pred")            # a condition that is always false
 
@@ -147,18 +147,8 @@ class Builder:
 
     def level(self, expr: ir.Expr) -> int:
         """Depth of the outermost block where all variables (and local arrays) of an expression are known."""
-        deepest = 0
-        stack = [expr]
-        while stack:
-            top = stack.pop()
-            if isinstance(top, ir.Var):
-                deepest = max(deepest, self.levels.get(top.name, 0))
-            elif isinstance(top, ir.Load):
-                deepest = max(deepest, self.levels.get(top.buffer, 0))
-                stack.append(top.position)
-            elif isinstance(top, ir.Apply):
-                stack.extend(top.arguments)
-        return deepest
+        return max((self.levels.get(e.name if isinstance(e, ir.Var) else e.buffer, 0) for e in parts([expr])
+                    if isinstance(e, (ir.Var, ir.Load))), default=0)
 
     def home(self, level: int) -> Block:
         """The block where a value of that level is bound: not outside of the innermost guard."""
@@ -293,11 +283,4 @@ def within(index: Index, extent: int, builder: Builder) -> list[ir.Expr]:
 
 def has_loop(statements: tuple[ir.Stmt, ...]) -> bool:
     """Whether these statements contain a loop: then the loop around them cannot be a VECTOR loop."""
-    stack = list(statements)
-    while stack:
-        top = stack.pop()
-        if isinstance(top, (ir.For, ir.While)):
-            return True
-        if isinstance(top, ir.If):
-            stack.extend(top.then + top.otherwise)
-    return False
+    return any(isinstance(s, (ir.For, ir.While)) for s in walk(statements))

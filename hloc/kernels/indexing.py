@@ -324,14 +324,6 @@ def sum_parts(expr: Expr) -> tuple[Iterable[tuple[Expr, int]], int]:
     return ((expr, 1),), 0
 
 
-def operations_of(expr: Apply) -> int:
-    """The additions and multiplications of an INDEX expression itself, not of its operands; 1 for other operations."""
-    if expr.op != SUM:
-        return 1
-    *factors, constant = expr.immediate
-    return len(factors) - 1 + sum(abs(f) != 1 for f in factors) + bool(constant)
-
-
 def sum_text(expr: Apply, inside: Callable[[Expr], str]) -> tuple[str, bool]:
     """The text of a sum, in loop IR as in C, and whether it is a product. inside: the text of a factor. A sum that
     falls with its largest stride begins with its constant."""

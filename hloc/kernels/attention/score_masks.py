@@ -7,7 +7,8 @@ one of two values by it, so that targets can skip masked elements; and the state
 """
 from __future__ import annotations
 
-from hloc.kernels.ir import Apply, Const, Expr, Let, Load, Stmt, Var
+from hloc.kernels.ir import Apply, Const, Expr, Let, Var
+from hloc.kernels.walks import parts
 
 
 def mask_of(statements: tuple) -> tuple[Expr, float] | None:
@@ -43,24 +44,7 @@ def names_in(value: Expr, lets: dict[str, Expr]) -> set[str]:
     found: set[str] = set()
     stack = [value]
     while stack:
-        top = stack.pop()
-        if isinstance(top, Var) and top.name not in found:
-            found.add(top.name)
-            stack += [lets[top.name]] if top.name in lets else []
-        elif isinstance(top, Apply):
-            stack += top.arguments
-        elif isinstance(top, Load):
-            stack.append(top.position)
-    return found
-
-
-def loads_of(statements: tuple[Stmt, ...]) -> list[Load]:
-    """All reads of memory."""
-    found, stack = [], [s.value for s in statements if isinstance(s, Let)]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Load):
-            found.append(top)
-        elif isinstance(top, Apply):
-            stack += top.arguments
+        new = {e.name for e in parts([stack.pop()]) if isinstance(e, Var)} - found
+        found |= new
+        stack += [lets[name] for name in new if name in lets]
     return found

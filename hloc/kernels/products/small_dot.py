@@ -15,13 +15,13 @@ along k instead:
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elemental.loop import cost_of, shareable
-from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
@@ -126,11 +126,7 @@ class _SmallProduct:
 
     def depth(self) -> int:
         """Products in one sum."""
-        left = self.dot.operands[0].shape.dimensions
-        total = 1
-        for d in self.dims.left_contracting:
-            total *= left[d]
-        return total
+        return math.prod(self.dot.operands[0].shape.dimensions[d] for d in self.dims.left_contracting)
 
     def accumulate(self, index: list[Index], type: str) -> None:
         """sums += a * b, for all of the contracted dimensions; operands that do not depend on the sum are read
@@ -142,10 +138,10 @@ class _SmallProduct:
             stack.enter_context(b.pinned([self.sums]))
             moves = [self.vector in of for of in self.moving_dimensions(dims)]
             still = [None if moving else b.let(elements.value(operand, own)) for operand, own, moving in
-                     zip((left, right), self.operand_indices(dims, index, depth), moves)]
+                     zip((left, right), dims.places(index, depth), moves)]
             with self.along(index, self.kind(dims)):
                 factors = [value if value is not None else elements.value(operand, own) for operand, own, value in
-                           zip((left, right), self.operand_indices(dims, index, depth), still)]
+                           zip((left, right), dims.places(index, depth), still)]
                 self.add_term(index, factors, type)
 
     def moving_dimensions(self, dims: DotDimensions) -> tuple[dict[int, int], dict[int, int]]:
@@ -154,16 +150,6 @@ class _SmallProduct:
         left = dict(enumerate((*dims.left_batch, *dims.left_free)))
         right = {**dict(enumerate(dims.right_batch)), **dict(enumerate(dims.right_free, batch + rows))}
         return left, right
-
-    def operand_indices(self, dims: DotDimensions, index: list[Index], depth: list[Index]) -> tuple[Indices, Indices]:
-        """The element of each operand at `depth` of the sum, for the result's element at `index`."""
-        batch, rows = len(dims.left_batch), len(dims.left_free)
-        left = dict(zip((*dims.left_batch, *dims.left_free, *dims.left_contracting), (*index[:batch + rows], *depth)))
-        right = dict(zip((*dims.right_batch, *dims.right_free, *dims.right_contracting),
-                         (*index[:batch], *index[batch + rows:], *depth)))
-        lhs, rhs = (tuple(own.get(d, indexing.ZERO) for d in range(operand.shape.rank))
-                    for own, operand in zip((left, right), self.dot.operands))
-        return lhs, rhs
 
 
 class _LongSums(_SmallProduct):
@@ -176,6 +162,6 @@ class _LongSums(_SmallProduct):
             total = b.mutable(type, zero(type), "add" if can_reassociate("add", type) else "")
             with b.loop(self.depth(), VECTOR) as k, b.pinned([total.name]):
                 factors = [scalars.convert_to(elements.value(operand, own), type) for operand, own in
-                           zip(self.dot.operands, self.operand_indices(self.dims, index, [k]))]
+                           zip(self.dot.operands, self.dims.places(index, [k]))]
                 b.assign(total, Apply("add", (total, Apply("multiply", tuple(factors), type)), type))
             b.append(Store(self.sums, self.place(index), total))

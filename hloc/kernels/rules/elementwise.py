@@ -138,15 +138,22 @@ def padded_index(e: Elements, index: Indices, padding: tuple, sizes: tuple[int, 
     wanted: list[Index] = []
     conditions: list[Expr] = []
     for i, p, size in zip(index, padding, sizes):
-        source = indexing.shift(i, -p.low)
-        if p.interior:
-            rest = indexing.modulo(source, p.interior + 1)
-            if rest.terms or rest.constant:
-                conditions.append(Apply("compare_eq", (e.builder.position(rest), Const(0, INDEX)), "pred"))
-            source = indexing.floor_divide(source, p.interior + 1)
-        conditions += within(source, size, e.builder)
+        source, needed = undilated(e, indexing.shift(i, -p.low), p.interior + 1, size)
+        conditions += needed
         wanted.append(source)
     return tuple(wanted), conditions
+
+
+def undilated(e: Elements, place: Index, dilation: int, size: int) -> tuple[Index, list[Expr]]:
+    """The element at a place of `size` elements with `dilation` - 1 gaps between them, and the conditions for there to
+    be one."""
+    conditions: list[Expr] = []
+    if dilation > 1:
+        rest = indexing.modulo(place, dilation)
+        if rest.terms or rest.constant:
+            conditions.append(Apply("compare_eq", (e.builder.position(rest), Const(0, INDEX)), "pred"))
+        place = indexing.floor_divide(place, dilation)
+    return place, conditions + within(place, size, e.builder)
 
 
 def guarded(e: Elements, operand: Instruction, wanted: Indices, conditions: list[Expr], otherwise: Expr) -> Steps:

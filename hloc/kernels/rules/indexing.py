@@ -11,6 +11,7 @@ from hloc.kernels.builder import within
 from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
+from hloc.kernels.rules.elementwise import guarded
 
 MOST_LOOKED_AT = 64
 
@@ -89,12 +90,7 @@ def dynamic_update_slice(e: Elements, instruction: Instruction, index: Indices) 
     if not conditions:
         return (yield update, wanted)
     old = yield operand, index
-    result = e.builder.mutable(old.type, old)
-    e.builder.open_guard()
-    value = yield update, wanted
-    e.builder.assign(result, value)
-    e.builder.close_guard(e.builder.all_of(conditions))
-    return result
+    return (yield from guarded(e, update, wanted, conditions, old))
 
 
 def gather(e: Elements, instruction: Instruction, index: Indices) -> Steps:

@@ -11,13 +11,21 @@ from contextlib import ExitStack
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, scalars
-from hloc.kernels.builder import within
 from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Var
-from hloc.kernels.rules.elementwise import zero
+from hloc.kernels.ir import Apply, Expr, Var
+from hloc.kernels.rules.elementwise import undilated, zero
 
 MOST_WRITTEN_OUT = 8        # terms of a sum
+
+
+def started(e: Elements, instruction: Instruction) -> Asking[list[Var]]:
+    """Accumulators of a reduce or a reduce-window, with their initial values."""
+    accumulators: list[Var] = []
+    for initial in instruction.operands[len(instruction.operands) // 2:]:
+        value = yield initial, ()
+        accumulators.append(e.builder.mutable(value.type, value))
+    return accumulators
 
 
 def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], instruction: Instruction) -> None:
@@ -30,6 +38,16 @@ def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], ins
             e.builder.assign(accumulator, result)
 
 
+def take_in(e: Elements, accumulators: list[Var], instruction: Instruction, index: Indices) -> Asking[list[Expr]]:
+    """Accumulate the elements of the operands at one index. Returns the results, which are final after the last."""
+    values: list[Expr] = []
+    for operand in instruction.operands[:len(accumulators)]:
+        value = yield operand, index
+        values.append(value)
+    accumulate(e, accumulators, values, instruction)
+    return [scalars.rounded(a, t) for a, t in zip(accumulators, element_types(instruction))]
+
+
 def element_types(instruction: Instruction) -> list[str]:
     """Element types of the results of a (variadic) reduce."""
     shape = instruction.shape
@@ -38,23 +56,14 @@ def element_types(instruction: Instruction) -> list[str]:
 
 def reduce_values(e: Elements, instruction: Instruction, index: Indices) -> Asking[list[Expr]]:
     """The results of a reduce at one output index."""
-    count = len(instruction.operands) // 2
-    accumulators: list[Var] = []
-    for initial in instruction.operands[count:]:
-        value = yield initial, ()
-        accumulators.append(e.builder.mutable(value.type, value))
+    accumulators = yield from started(e, instruction)
     reduced = set(instruction.get("dimensions", ()))
     kept = iter(index)
     with ExitStack() as loops:
         full: list[Index] = []
         for d, size in enumerate(instruction.operands[0].shape.dimensions):
             full.append(loops.enter_context(e.builder.loop(size)) if d in reduced else next(kept))
-        values: list[Expr] = []
-        for operand in instruction.operands[:count]:
-            value = yield operand, tuple(full)
-            values.append(value)
-        accumulate(e, accumulators, values, instruction)
-    return [scalars.rounded(a, t) for a, t in zip(accumulators, element_types(instruction))]
+        return (yield from take_in(e, accumulators, instruction, tuple(full)))
 
 
 def reduce(e: Elements, instruction: Instruction, index: Indices) -> Steps:
@@ -77,22 +86,11 @@ def window_source(e: Elements, output: Index, tap: Index, window: WindowDim, siz
     if window.reversal:
         tap = indexing.subtract(indexing.constant(window.size - 1), tap)
     source = indexing.add(indexing.scale(output, window.stride), indexing.scale(tap, window.window_dilation))
-    source = indexing.shift(source, -window.padding_low)
-    conditions: list[Expr] = []
-    if window.base_dilation > 1:
-        rest = indexing.modulo(source, window.base_dilation)
-        if rest.terms or rest.constant:
-            conditions.append(Apply("compare_eq", (e.builder.position(rest), Const(0, INDEX)), "pred"))
-        source = indexing.floor_divide(source, window.base_dilation)
-    return source, conditions + within(source, size, e.builder)
+    return undilated(e, indexing.shift(source, -window.padding_low), window.base_dilation, size)
 
 
 def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) -> Asking[list[Expr]]:
-    count = len(instruction.operands) // 2
-    accumulators: list[Var] = []
-    for initial in instruction.operands[count:]:
-        value = yield initial, ()
-        accumulators.append(e.builder.mutable(value.type, value))
+    accumulators = yield from started(e, instruction)
     sizes = instruction.operands[0].shape.dimensions
     conditions: list[Expr] = []
     wanted: list[Index] = []
@@ -103,12 +101,7 @@ def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) 
             wanted.append(source)
             conditions += needed
         loops.enter_context(e.builder.guard(conditions))
-        values: list[Expr] = []
-        for operand in instruction.operands[:count]:
-            value = yield operand, tuple(wanted)
-            values.append(value)
-        accumulate(e, accumulators, values, instruction)
-    return [scalars.rounded(a, t) for a, t in zip(accumulators, element_types(instruction))]
+        return (yield from take_in(e, accumulators, instruction, tuple(wanted)))
 
 
 def reduce_window(e: Elements, instruction: Instruction, index: Indices) -> Steps:
@@ -131,24 +124,15 @@ def multiply_add(e: Elements, accumulator: Var, left: Expr, right: Expr) -> None
 def dot(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     dims = DotDimensions(instruction)
     left, right = instruction.operands[:2]
-    a: list = [None] * left.shape.rank
-    b: list = [None] * right.shape.rank
-    remaining = iter(index)
-    for da, db in zip(dims.left_batch, dims.right_batch):
-        a[da] = b[db] = next(remaining)
-    for d in dims.left_free:
-        a[d] = next(remaining)
-    for d in dims.right_free:
-        b[d] = next(remaining)
     if is_alone(instruction, dims):
-        return product_result((yield from written_out(instruction, dims, a, b)), instruction.shape.element_type)
+        return product_result((yield from written_out(instruction, dims, index)), instruction.shape.element_type)
     accumulator = e.builder.mutable(accumulator_type(instruction), zero(accumulator_type(instruction)))
     with ExitStack() as loops:
-        for da, db in zip(dims.left_contracting, dims.right_contracting):
-            a[da] = b[db] = loops.enter_context(e.builder.loop(left.shape.dimensions[da]))
+        depth = [loops.enter_context(e.builder.loop(left.shape.dimensions[d])) for d in dims.left_contracting]
+        a, b = dims.places(index, depth)
         with e.builder.pinned([accumulator.name]):
-            x = yield left, tuple(a)
-            y = yield right, tuple(b)
+            x = yield left, a
+            y = yield right, b
             multiply_add(e, accumulator, x, y)
     return product_result(accumulator, instruction.shape.element_type)
 
@@ -159,14 +143,14 @@ def is_alone(dot: Instruction, dims: DotDimensions) -> bool:
     return dot.shape.num_elements == 1 and len(sizes) == 1 and 1 < sizes[0] <= MOST_WRITTEN_OUT
 
 
-def written_out(dot: Instruction, dims: DotDimensions, a: list[Index], b: list[Index]) -> Steps:
+def written_out(dot: Instruction, dims: DotDimensions, index: Indices) -> Steps:
     """The sum as a tree: its depth is the logarithm of its length."""
-    (da,), (db,), (left, right) = dims.left_contracting, dims.right_contracting, dot.operands[:2]
+    left, right = dot.operands[:2]
     type, terms = accumulator_type(dot), []
-    for k in range(left.shape.dimensions[da]):
-        a[da] = b[db] = indexing.constant(k)
-        x = yield left, tuple(a)
-        y = yield right, tuple(b)
+    for k in range(left.shape.dimensions[dims.left_contracting[0]]):
+        a, b = dims.places(index, [indexing.constant(k)])
+        x = yield left, a
+        y = yield right, b
         terms.append(Apply("multiply", (scalars.convert_to(x, type), scalars.convert_to(y, type)), type))
     while len(terms) > 1:
         half = (len(terms) + 1) // 2
@@ -192,6 +176,15 @@ class DotDimensions:
         self.left_free = tuple(d for d in range(left.rank) if d not in taken)
         taken = {*self.right_batch, *self.right_contracting}
         self.right_free = tuple(d for d in range(right.rank) if d not in taken)
+
+    def places(self, index: Sequence[Index], depth: Sequence[Index]) -> tuple[Indices, Indices]:
+        """The element of each operand at `depth` of the sum of the result's element at `index`."""
+        batch, rows = len(self.left_batch), len(self.left_batch) + len(self.left_free)
+        left = dict(zip((*self.left_batch, *self.left_free, *self.left_contracting), (*index[:rows], *depth)))
+        right = dict(zip((*self.right_batch, *self.right_free, *self.right_contracting),
+                         (*index[:batch], *index[rows:], *depth)))
+        lhs, rhs = (tuple(of[d] for d in range(len(of))) for of in (left, right))
+        return lhs, rhs
 
 
 def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:

@@ -12,7 +12,7 @@ not know that stores do not alias the loads. An index that is loaded would turn 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -26,7 +26,6 @@ from hloc.kernels.ir import (
     Const,
     Expr,
     For,
-    If,
     Kernel,
     Let,
     Load,
@@ -34,7 +33,7 @@ from hloc.kernels.ir import (
     Tile,
     Var,
 )
-from hloc.kernels.walks import parts, with_expressions, with_parts
+from hloc.kernels.walks import parts, with_all_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
@@ -151,17 +150,6 @@ def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], tile: Tile,
     return scalar_conversions(loop_schedules(kernel, machine), machine).body
 
 
-def with_changes(statements: Iterable[Stmt], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:
-    """Statements with their expressions changed, in bodies too."""
-    def one(s: Stmt) -> Stmt:
-        if isinstance(s, If):
-            return If(change(s.condition), with_changes(s.then, change), with_changes(s.otherwise, change))
-        if isinstance(s, For):
-            return s._replace(body=with_changes(s.body, change))
-        return with_expressions(s, change)
-    return tuple(map(one, statements))
-
-
 # -- sizes become names ------------------------------------------------------------------------------------------------
 
 def _named(value: Expr, sizes: dict[int, str]) -> Expr:
@@ -182,4 +170,4 @@ def _named(value: Expr, sizes: dict[int, str]) -> Expr:
 
 def with_names(statements: Iterable[Stmt], sizes: dict[int, str]) -> tuple[Stmt, ...]:
     """Statements with their large sizes as names, which `sizes` collects."""
-    return with_changes(statements, lambda e: _named(e, sizes))
+    return with_all_expressions(statements, lambda e: _named(e, sizes))

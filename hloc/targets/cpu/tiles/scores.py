@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from hloc.kernels.attention.score_masks import is_needed, loads_of, mask_of, names_in
+from hloc.kernels.attention.score_masks import is_needed, mask_of, names_in
 from hloc.kernels.indexing import sum_parts
 from hloc.kernels.ir import INDEX, Expr, Let, Tile, Var
+from hloc.kernels.walks import loads
 from hloc.targets.c_function import c_function
 from hloc.targets.cpu.tiles.epilogues import Epilogue, with_names
 from hloc.targets.printer import C, StatementPrinter, buffer_declarations
@@ -57,7 +58,7 @@ def score_of(tile: Tile) -> Score | None:
     printer.loops = 6 if mask else 4
     name = f"hloc_score_{hashlib.sha256((score + live).encode()).hexdigest()[:10]}"
     text = f"void {name}{score}" + (f"int {name}_live{live}" if mask else "")
-    by_columns = any(_walks(load.position, statements) for load in loads_of(statements))
+    by_columns = any(_walks(load.position, statements) for load in loads(statements))
     return Score(Epilogue(c_function(name, [text], printer), tuple(sizes)), mask[1] if mask else None, by_columns)
 
 
