@@ -19,8 +19,8 @@ import numpy as np
 
 from hloc.analysis import strides
 from hloc.analysis.fusible import RESHAPES, is_elementwise, is_static_array
-from hloc.analysis.strides import View, row_major
-from hloc.ir import Computation, Instruction
+from hloc.analysis.strides import View
+from hloc.ir import Computation, Instruction, row_major
 
 RENAMES = RESHAPES | {"convert", "transpose"}
 SPREADS = RENAMES | {"broadcast"}

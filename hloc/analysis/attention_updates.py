@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from hloc.analysis.attention import Attention, contracting, free
 from hloc.analysis.fusible import RESHAPES
-from hloc.analysis.strides import behind, row_major, whole
-from hloc.ir import Instruction
+from hloc.analysis.strides import behind, whole
+from hloc.ir import Instruction, row_major
 
 MOVES = RESHAPES | {"transpose", "broadcast"}
 

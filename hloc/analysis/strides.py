@@ -10,19 +10,11 @@ memory at the end of the chain, or None if strides are not enough.
 from __future__ import annotations
 
 from hloc.analysis.fusible import RESHAPES
-from hloc.ir import Instruction
+from hloc.ir import Instruction, row_major
 
 VIEWS = RESHAPES | {"transpose", "slice", "broadcast"}
 
 View = tuple[tuple[int, int], ...]          # (size, stride) of each dimension of the reader, without those of size one
-
-
-def row_major(dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements between neighbours along each dimension of an array in memory."""
-    result = [1] * len(dimensions)
-    for d in range(len(dimensions) - 2, -1, -1):
-        result[d] = result[d + 1] * dimensions[d + 1]
-    return tuple(result)
 
 
 def whole(dimensions: tuple[int, ...]) -> View:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hloc.errors import RunError
-from hloc.ir import ELEMENT_TYPES, element_type_of, numpy_dtype
+from hloc.ir import ELEMENT_TYPES, element_type_of, numpy_dtype, row_major
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13         # DLDeviceType
 HOST_MEMORY, DEVICE_MEMORY = (CPU, CUDA_HOST), (CUDA, CUDA_MANAGED)
@@ -106,7 +106,7 @@ def device_view(given: Any, stream: int) -> DeviceView | None:
     if (number := _device_of(given)[1]) != 0:
         raise RunError(f"it lies on cuda:{number}, and programs run on cuda:0")
     tensor, capsule = _exported(given, stream=stream)
-    if _strides(tensor) not in (None, _row_major(_sizes(tensor))):
+    if _strides(tensor) not in (None, row_major(_sizes(tensor))):
         raise _not_contiguous()
     return DeviceView((tensor.data or 0) + tensor.byte_offset, _dtype(tensor.dtype), _sizes(tensor), capsule)
 
@@ -122,7 +122,7 @@ def _cuda_interface(given: Any) -> dict[str, Any] | None:
 def _by_interface(given: Any, interface: dict[str, Any]) -> DeviceView:
     dtype, sizes = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides")
-    if strides is not None and tuple(strides) != tuple(s * dtype.itemsize for s in _row_major(sizes)):
+    if strides is not None and tuple(strides) != tuple(s * dtype.itemsize for s in row_major(sizes)):
         raise _not_contiguous()
     return DeviceView(int(interface["data"][0] or 0), dtype, sizes, given)
 
@@ -167,7 +167,7 @@ def _over(tensor: _Tensor, capsule: object) -> np.ndarray:
     dtype, sizes = _dtype(tensor.dtype), _sizes(tensor)
     if 0 in sizes:
         return np.empty(sizes, dtype)
-    steps = [s * dtype.itemsize for s in _strides(tensor) or _row_major(sizes)]
+    steps = [s * dtype.itemsize for s in _strides(tensor) or row_major(sizes)]
     reach = [(n - 1) * step for n, step in zip(sizes, steps)]
     first, last = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
     memory: Any = (ctypes.c_uint8 * (last - first + dtype.itemsize)).from_address(
@@ -194,12 +194,8 @@ def _strides(tensor: _Tensor) -> tuple[int, ...] | None:
     """Strides in elements; None if the tensor is C-contiguous. Strides of dimensions with one element are ignored."""
     if not tensor.strides:
         return None
-    usual = _row_major(_sizes(tensor))
+    usual = row_major(_sizes(tensor))
     return tuple(usual[d] if tensor.shape[d] <= 1 else tensor.strides[d] for d in range(tensor.rank))
-
-
-def _row_major(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(sizes[d + 1:]) for d in range(len(sizes)))
 
 
 def _kind(given: object) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hloc.ir.types import ELEMENT_TYPES
@@ -214,6 +214,14 @@ def parts_of(shape: Shape) -> list[Shape]:
         else:
             stack.extend(reversed(top.tuple_shapes))
     return found
+
+
+def row_major(dimensions: Sequence[int]) -> tuple[int, ...]:
+    """Elements between neighbours along each dimension of a row-major array."""
+    result = [1] * len(dimensions)
+    for d in range(len(dimensions) - 2, -1, -1):
+        result[d] = result[d + 1] * dimensions[d + 1]
+    return tuple(result)
 
 
 def strides(shape: Shape) -> tuple[int, ...]:

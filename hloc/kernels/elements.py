@@ -40,7 +40,7 @@ DEEPEST_CALL = 40               # Python's own stack allows about 1,000 frames, 
 
 class Elements:
     """Elements of the instructions of one computation, within one kernel. `trace`: the requested elements and
-    indices."""
+    indices; `sums_in_lanes`: whether vectors may run along the terms of a dot's sum."""
 
     def __init__(self, builder: Builder, sources: Mapping[Instruction, Source], uses: Mapping[Instruction, int],
                  rules: Mapping[str, Rule], unrounded: frozenset[str] = frozenset(),
@@ -53,6 +53,7 @@ class Elements:
         self.unrounded = unrounded
         self.serial = builder.fresh("computation")
         self.depth = 0
+        self.sums_in_lanes = False
         self.trace: dict[Instruction, set[Indices]] = {}
 
     def value(self, instruction: Instruction, index: Sequence[Index]) -> Expr:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from hloc.ir import row_major
 from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Var
 
 VARIABLE, QUOTIENT, REMAINDER = "variable", "quotient", "remainder"
@@ -188,18 +189,10 @@ def modulo(a: Index, divisor: int) -> Index:
     return Index(((Atom(REMAINDER, "", divisor, rest, 0, divisor - 1), 1),))
 
 
-def row_major_strides(dimensions: Sequence[int]) -> tuple[int, ...]:
-    """The stride in elements of each dimension of a row-major array."""
-    strides = [1] * len(dimensions)
-    for d in range(len(dimensions) - 2, -1, -1):
-        strides[d] = strides[d + 1] * dimensions[d + 1]
-    return tuple(strides)
-
-
 def linearize(indices: Sequence[Index], dimensions: Sequence[int]) -> Index:
     """The flat row-major position of a multi-index."""
     total = ZERO
-    for index, stride in zip(indices, row_major_strides(dimensions)):
+    for index, stride in zip(indices, row_major(dimensions)):
         total = add(total, scale(index, stride))
     return total
 

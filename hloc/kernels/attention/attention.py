@@ -32,8 +32,7 @@ from dataclasses import replace
 from hloc.analysis.attention import Attention, attention_in, multiply_adds
 from hloc.analysis.fusible import in_place_operands
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Instruction
-from hloc.kernels import indexing
+from hloc.ir import ELEMENT_TYPES, Instruction, row_major
 from hloc.kernels.attention.new_lines import NewLines, new_lines
 from hloc.kernels.attention.walks import (
     OPERATIONS_OF_SOFTMAX,
@@ -122,7 +121,7 @@ class _Lowering:
         """The rows: steps in the arrays of row states."""
         walk = self.walks[reduce.operands[0]]
         kept = [d for d in range(len(walk)) if d not in reduce.get("dimensions")]
-        return [Walk(*walk[d], (s,)) for d, s in zip(kept, indexing.row_major_strides(reduce.shape.dimensions))]
+        return [Walk(*walk[d], (s,)) for d, s in zip(kept, row_major(reduce.shape.dimensions))]
 
     def result_strides(self) -> list[int]:
         """The stride of the result along each dimension of the second dot."""

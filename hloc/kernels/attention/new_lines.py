@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from hloc.analysis.attention import Attention
 from hloc.analysis.attention_updates import StoredLines, stored_lines
-from hloc.analysis.strides import row_major
-from hloc.ir import Instruction
+from hloc.ir import Instruction, row_major
 from hloc.kernels.attention.walks import Operand
 from hloc.kernels.group import Arg, Group, Outline
 from hloc.kernels.ir import Buffer, Let, Update

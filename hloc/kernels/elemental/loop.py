@@ -45,7 +45,7 @@ def lower_loop(group: Group, machine: Machine) -> Lowered:
     if len(group.roots) == 1 and root.opcode == "concatenate" and root not in group.parameters:
         calls = _pieces(group, root, machine)
     else:
-        calls = (loop_kernel(group, machine, root.shape.dimensions, _store_roots),)
+        calls = (loop_kernel(group, machine, root.shape.dimensions, store_roots),)
     return Lowered(calls, can_share=tuple(shareable(group)))
 
 
@@ -134,7 +134,7 @@ def cost_of(outline: Outline, points: int, trial: Builder) -> Cost:
     return Cost(moved, round(trial.work * points))
 
 
-def _store_roots(outline: Outline, index: tuple[Index, ...]) -> None:
+def store_roots(outline: Outline, index: tuple[Index, ...]) -> None:
     """All values first, then the stores: a result may share the memory of an operand."""
     group = outline.group
     dimensions = group.roots[0].shape.dimensions

@@ -60,7 +60,8 @@ def _row_of(rows: ir.For) -> Row | None:
             cheap.add(let.name)
     read = {e.name for e in parts(e for s in walk((loop,)) for e in expressions(s)) if isinstance(e, ir.Var)}
     kept = frozenset(let.name for let in lets if let.name in read and let.name not in cheap)
-    work = sum(isinstance(e, ir.Apply) for e in parts(let.value for let in lets if let.name not in cheap))
+    work = sum(isinstance(e, ir.Apply) and not _is_place(e, cheap)
+               for e in parts(let.value for let in lets if let.name not in cheap))
     return Row(tuple(lets), kept, frozenset(cheap), loop) if kept and work >= LEAST_WORK else None
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 
 from hloc.analysis.prologues import MOST_SPATIAL
-from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, window_of
+from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, row_major, window_of
 from hloc.kernels import indexing
 from hloc.kernels.elemental.loop import lower_loop, shareable
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
@@ -131,7 +131,7 @@ def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Acce
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
     x, y = hero.operands[0].shape.dimensions, hero.shape.dimensions
     windows = window_of(hero)
-    strides = indexing.row_major_strides(y)
+    strides = row_major(y)
     return (
         ("types", types), ("batch", x[n.input_batch]), ("lhs_features", x[n.input_feature]),
         ("features", y[n.output_feature]), ("feature_groups", hero.get("feature_group_count", 1)),
@@ -171,7 +171,7 @@ def _position(hero: Instruction, is_transposed: bool) -> Index:
     if is_transposed:
         places = math.prod(y[d] for d in n.output_spatial)
         names = (("batch", n.output_batch), ("row", n.output_feature))
-        parts = [indexing.scale(indexing.variable(name, y[d]), indexing.row_major_strides(y)[d]) for name, d in names]
+        parts = [indexing.scale(indexing.variable(name, y[d]), row_major(y)[d]) for name, d in names]
         return indexing.add(indexing.add(*parts), indexing.variable("column", places))
     order = (n.output_batch, *n.output_spatial)
     row = indexing.variable("row", math.prod(y[d] for d in order))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hloc.ir import Instruction, WindowDim, window_of
+from hloc.ir import Instruction, WindowDim, row_major, window_of
 from hloc.kernels import indexing
 from hloc.kernels.indexing import Index
 
@@ -70,8 +70,8 @@ def product_of_images(hero: Instruction, image: Sequence[int] | None = None,
     if hero.get("feature_group_count", 1) != 1 or hero.get("batch_group_count", 1) != 1 \
             or any(i.shape.element_type not in TYPES for i in (hero, *hero.operands[:2])):
         return None
-    image, kernel = image or indexing.row_major_strides(x), kernel or indexing.row_major_strides(w)
-    out = indexing.row_major_strides(y)
+    image, kernel = image or row_major(x), kernel or row_major(w)
+    out = row_major(y)
     places: tuple[int, int, int] | None
     summed: tuple[int, int, int] | None
     if all(window == ONE for window in windows):

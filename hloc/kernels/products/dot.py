@@ -2,7 +2,7 @@
 
 In: a dot, or a kOutput fusion with a dot as its hero. Out: the tile; before it a kernel for each operand that is not a
 strided view (it is packed in order, or converted, in a scratch buffer), unless it is computed while the tile is loaded
-(prologues.py). Tiny products are plain loops.
+(prologues.py). Products that are tiny, and those of few terms per sum, are plain loops.
 
 Tile "gemm": C[b, i, j] = sum over k of A[b, i, k] B[b, k, j], b = outer * inner_batches + inner. Buffers: "lhs", "rhs",
 what the epilogue reads, what is written. Parameters (strides in elements, offsets are of the first element):
@@ -20,26 +20,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction, row_major
 from hloc.kernels import indexing, scalars
-from hloc.kernels.elemental.loop import lower_loop, shareable
+from hloc.kernels.elemental.loop import loop_kernel, lower_loop, shareable, store_roots
+from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
-from hloc.kernels.ir import Buffer, Cost, Prologue, Stmt, Tile
+from hloc.kernels.ir import Buffer, Cost, Expr, Prologue, Stmt, Tile
 from hloc.kernels.products.convolution import lower_convolution
 from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.prologues import DEPTH, INNER, OUTER, computed_access, prologue
-from hloc.kernels.products.shallow_dot import lower_shallow_product
-from hloc.kernels.products.size_thresholds import SMALL, TINY, TINY_OF_MANY, WIDE, WIDEST, has_few_terms
-from hloc.kernels.products.small_dot import has_long_terms, lower_small_product
-from hloc.kernels.rules.loops import DotDimensions
+from hloc.kernels.products.size_thresholds import SMALL, TINY
+from hloc.kernels.rules.loops import DotDimensions, is_short
 from hloc.machine import Machine
 
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # multiplied by tensor cores
-AWKWARD_OF_MANY = 256           # the same, if loads are slow: strided columns, 8 bits, f16
 THIN = 8                        # contiguous rows or columns, among many
 WORTH_ORDER = 16                # multiplications per element of a packed operand
-LONG_ROW = 16                   # of a matrix times a vector: its elements are not gathered one by one
 BATCH, ROW, COLUMN = "batch", "row", "column"
 SIDES = ("lhs", "rhs")
 
@@ -58,7 +55,7 @@ class Product:
     def groups(self, lhs: Access, rhs: Access) -> tuple[list, list, list, list]:
         """batch, rows, columns, contracted: collapsed as far as all strides allow."""
         left, right = (o.shape.dimensions for o in self.dot.operands[:2])
-        out = indexing.row_major_strides(self.dot.shape.dimensions)
+        out = row_major(self.dot.shape.dimensions)
         d = self.dims
         nb, nm = len(d.left_batch), len(d.left_free)
         batch = [(left[a], lhs.strides[a], rhs.strides[b], out[n])
@@ -101,13 +98,34 @@ def lower_product(group: Group, machine: Machine) -> Lowered:
         return lower_convolution(group, machine)
     if len(dots) != 1 or not _has_plain_form(dots[0]):
         return lower_loop(group, machine)
-    shallow = machine.kind == "cpu" and _multiply_adds(dots[0]) > TINY and \
-        lower_shallow_product(group, dots[0], DotDimensions(dots[0]))
-    if shallow:
-        return shallow
-    if _is_tiny(dots[0], machine):
-        return (machine.kind == "cpu" and lower_small_product(group, dots[0])) or lower_loop(group, machine)
-    return _Lowering(group, machine, Product.of(dots[0])).lowered()
+    if not _is_tiny(dots[0], machine):
+        return _Lowering(group, machine, Product.of(dots[0])).lowered()
+    return _lower_sums(group, machine, dots[0]) if machine.kind == "cpu" else lower_loop(group, machine)
+
+
+def _lower_sums(group: Group, machine: Machine, dot: Instruction) -> Lowered:
+    """Loops over the results. A right operand that many rows read is packed first, if it is narrow or its columns are
+    not contiguous, unless vectors run along the terms of sums."""
+    if any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
+        return lower_loop(group, machine)
+    right, product, operands = dot.operands[1], Product.of(dot), OperandKernels(group, machine)
+    type, order = scalars.computation_type(right.shape.element_type), product.order(1)
+    in_place = order[-1] == right.shape.rank - 1 and right.shape.element_type == type
+    packed = not in_place and is_short(dot, product.dims) \
+        and _multiply_adds(dot) >= WORTH_ORDER * right.shape.num_elements
+    if packed:
+        operands.in_order(right, type, order)
+
+    def emit(outline: Outline, index: Indices) -> None:
+        def read(own: Indices) -> Expr:
+            place = indexing.linearize([own[d] for d in order], [right.shape.dimensions[d] for d in order])
+            return outline.builder.load(outline.scratch_buffer(0, type, right.shape.num_elements, "read"), type, place)
+        if packed:
+            outline.elements.sources[right] = read
+        outline.elements.sums_in_lanes = True
+        store_roots(outline, index)
+    call = loop_kernel(group, machine, group.roots[0].shape.dimensions, emit)
+    return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (dot,))))
 
 
 def _has_plain_form(dot: Instruction) -> bool:
@@ -117,26 +135,13 @@ def _has_plain_form(dot: Instruction) -> bool:
 
 
 def _is_tiny(dot: Instruction, machine: Machine) -> bool:
-    """Whether plain loops are faster than a tile."""
-    work = _multiply_adds(dot)
-    dims = DotDimensions(dot)
-    batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
-    if work <= TINY or machine.kind != "cpu":
+    """Whether plain loops are faster than a tile. Vectors hold no complex numbers: loops over these are fast only where
+    sums are written out."""
+    dims, work = DotDimensions(dot), _multiply_adds(dot)
+    if machine.kind != "cpu":
         return work <= TINY
-    left, right = (o.shape for o in dot.operands)
-    columns = [d for d in dims.right_free if right.dimensions[d] > 1]
-    along = columns[-1] == right.rank - 1 if columns else left.rank - 1 not in dims.left_contracting \
-        or left.dimensions[-1] < LONG_ROW
-    quick = along and (right.element_type in ("bf16", "f16") or not scalars.is_narrow(right.element_type))
-    if batches < 2:
-        if work <= (SMALL if quick and ELEMENT_TYPES[right.element_type].bytes > 1 else SMALL // 2) and (
-                along or has_long_terms(dot, dims)):
-            return True
-        width = math.prod(right.dimensions[d] for d in columns)
-        depth = math.prod(right.dimensions[d] for d in dims.right_contracting)
-        return quick and width > 1 and has_few_terms(depth, width, WIDE.get(right.element_type, WIDEST))
-    quick = quick or has_long_terms(dot, dims)
-    return work // batches <= (TINY_OF_MANY if quick else AWKWARD_OF_MANY)
+    batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
+    return is_short(dot, dims) or work <= SMALL * batches and dot.shape.kind != "complex"
 
 
 def _multiply_adds(dot: Instruction) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
 from hloc.kernels import indexing, scalars
-from hloc.kernels.elements import Indices
+from hloc.kernels.elements import Indices, Source
 from hloc.kernels.group import Group, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Expr, Stmt, Var
@@ -50,10 +50,12 @@ def epilogue_statements(outline: Outline, hero: Instruction, total: str, positio
         if indexing.linearize(index, hero.shape.dimensions) != position:
             raise UnsupportedError("a matmul that is read at another position than the one being computed", hero.span)
         return product_result(Var("acc", total), hero.shape.element_type)
-    outline.elements.sources[hero] = read
-    values = []
-    for root in outline.group.roots:
-        own = indexing.delinearize(position, root.shape.dimensions)
-        values.append(outline.elements.value(root, own))
-    outline.store_all(position, values)
+    store_results(outline, hero, read, position)
     return outline.builder.body()
+
+
+def store_results(outline: Outline, hero: Instruction, read: Source, position: Index) -> None:
+    """Store the results at one flat position, where the hero's element is `read`."""
+    outline.elements.sources[hero] = read
+    outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
+                                 for r in outline.group.roots])

@@ -17,9 +17,11 @@ from contextlib import ExitStack
 from hloc.ir import Instruction, window_of
 from hloc.kernels import indexing, loops
 from hloc.kernels.elemental.loop import cost_of, shareable
+from hloc.kernels.elements import always
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Expr, Var
+from hloc.kernels.products.epilogues import store_results
 from hloc.kernels.products.size_thresholds import multiply_adds, taps_always_inside
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, convolution_groups, multiply_add, open_taps, product_result
@@ -87,9 +89,5 @@ class _FilterGradient:
 
     def finish(self, index: list[Index], total: Expr) -> None:
         """The epilogue of one element."""
-        outline = self.outline
-        position = indexing.linearize(index, self.sizes)
         result = product_result(total, self.convolution.shape.element_type)
-        outline.elements.sources[self.convolution] = lambda _: result
-        outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
-                                     for r in outline.group.roots])
+        store_results(self.outline, self.convolution, always(result), indexing.linearize(index, self.sizes))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction, row_major
 from hloc.ir.narrowing import all_known
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import Builder
@@ -94,7 +94,7 @@ class OperandKernels:
             outline.builder.store(name, indexing.linearize(index, sizes), scalars.narrow(value, type))
         self.calls.append(loop_kernel(self.group, self.machine, sizes, emit, "_operand"))
         strides = [0] * len(order)
-        for dimension, stride in zip(order, indexing.row_major_strides(sizes)):
+        for dimension, stride in zip(order, row_major(sizes)):
             strides[dimension] = stride
         return Access(Arg("scratch", place), type, math.prod(sizes), 0, tuple(strides))
 

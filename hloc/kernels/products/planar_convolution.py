@@ -21,9 +21,11 @@ from hloc.ir import ELEMENT_TYPES, Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.builder import within
 from hloc.kernels.elemental.loop import cost_of, shareable
+from hloc.kernels.elements import always
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
+from hloc.kernels.products.epilogues import store_results
 from hloc.kernels.products.operands import behind_conversion
 from hloc.kernels.products.size_thresholds import multiply_adds
 from hloc.kernels.rules.elementwise import zero
@@ -187,10 +189,7 @@ class _Planar:
 
     def store(self, index: list[Index], place: Index) -> None:
         """The epilogue of one element, whose sum is at `place` among those of its feature."""
-        outline, b = self.outline, self.outline.builder
+        b = self.outline.builder
         place = indexing.linearize([index[self.numbers.output_feature], place], [self.features, self.length])
-        position = indexing.linearize(index, self.sizes)
         result = product_result(b.let(self.at(self.sums, place)), self.convolution.shape.element_type)
-        outline.elements.sources[self.convolution] = lambda _: result
-        outline.store_all(position, [outline.elements.value(r, indexing.delinearize(position, r.shape.dimensions))
-                                     for r in outline.group.roots])
+        store_results(self.outline, self.convolution, always(result), indexing.linearize(index, self.sizes))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hloc.analysis.prologues import prologue_of, why_not
-from hloc.ir import Instruction
+from hloc.ir import Instruction, row_major
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import Builder
 from hloc.kernels.group import Group, Outline, origin_line
@@ -37,7 +37,7 @@ def computed_access(group: Group, hero: Instruction, number: int, operand: Instr
     if not is_expression(outline, element(outline, operand, type, order, place)):
         return None
     strides = [0] * len(order)
-    for dimension, stride in zip(order, indexing.row_major_strides(sizes)):
+    for dimension, stride in zip(order, row_major(sizes)):
         strides[dimension] = stride
     return Access(None, type, math.prod(sizes), 0, tuple(strides))
 

@@ -6,19 +6,9 @@ import math
 from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, window_of
 
 TINY = 2048                     # multiply-adds below which a tile costs more than it saves
-SMALL = 8192                    # the same for products whose columns are contiguous, and not bytes; else half of it
-TINY_OF_MANY = 4096             # of each product of a batch; each has the tile's startup cost
+SMALL = 4096                    # the same on a CPU, of each product of a batch
 FEW_PAIRS = 32                  # products of channels and features that leave most lanes of a vector empty
 FEW_GRADIENTS, MOST_SUMS, LONG_WINDOW = 16, 8, 16      # pairs of features, sums of a row, places in a row of windows
-SHALLOW, NARROW = 8, 128        # products in a sum, and columns, of which rows are read and written faster than packed;
-FEW_TERMS = 4                   # of so few terms, more columns: most of the time goes into storing them
-WIDEST = 2048
-WIDE = {"f32": 1024, "f64": 512}        # if tiles need no conversion
-
-
-def has_few_terms(depth: int, columns: int, widest: int = WIDEST) -> bool:
-    """Whether a product is faster as loops over its rows, for any number of rows."""
-    return (depth <= SHALLOW and columns <= NARROW) or (depth <= FEW_TERMS and columns <= widest)
 
 
 def multiply_adds(convolution: Instruction) -> int:

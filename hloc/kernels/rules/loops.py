@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import reduce as reduce_left
 
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, scalars
 from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import Apply, Expr, Var
+from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Var
+from hloc.kernels.monoids import can_reassociate
 from hloc.kernels.rules.elementwise import undilated, zero
 
 MOST_WRITTEN_OUT = 8        # terms of a sum
@@ -124,11 +126,15 @@ def multiply_add(e: Elements, accumulator: Var, left: Expr, right: Expr) -> None
 def dot(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     dims = DotDimensions(instruction)
     left, right = instruction.operands[:2]
-    if is_alone(instruction, dims):
+    if is_short(instruction, dims):
         return product_result((yield from written_out(instruction, dims, index)), instruction.shape.element_type)
-    accumulator = e.builder.mutable(accumulator_type(instruction), zero(accumulator_type(instruction)))
+    type = accumulator_type(instruction)
+    in_lanes = e.sums_in_lanes and can_reassociate("add", type)
+    accumulator = e.builder.mutable(type, zero(type), "add" if in_lanes else "")
+    kinds = [SERIAL] * (len(dims.left_contracting) - 1) + [VECTOR if in_lanes else SERIAL]
     with ExitStack() as loops:
-        depth = [loops.enter_context(e.builder.loop(left.shape.dimensions[d])) for d in dims.left_contracting]
+        depth = [loops.enter_context(e.builder.loop(left.shape.dimensions[d], kind))
+                 for d, kind in zip(dims.left_contracting, kinds)]
         a, b = dims.places(index, depth)
         with e.builder.pinned([accumulator.name]):
             x = yield left, a
@@ -137,21 +143,25 @@ def dot(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     return product_result(accumulator, instruction.shape.element_type)
 
 
-def is_alone(dot: Instruction, dims: DotDimensions) -> bool:
-    """Whether a product is one short sum: the iterations of a loop around it depend on it."""
+def is_short(dot: Instruction, dims: DotDimensions) -> bool:
+    """Whether sums have few terms: without a loop over these, vectors run along the results."""
     sizes = [dot.operands[0].shape.dimensions[d] for d in dims.left_contracting]
-    return dot.shape.num_elements == 1 and len(sizes) == 1 and 1 < sizes[0] <= MOST_WRITTEN_OUT
+    return len(sizes) == 1 and 1 < sizes[0] <= MOST_WRITTEN_OUT
 
 
 def written_out(dot: Instruction, dims: DotDimensions, index: Indices) -> Steps:
-    """The sum as a tree: its depth is the logarithm of its length."""
+    """The sum, in order. Of a single number as a tree, as iterations of a loop around it may wait for each other: its
+    depth is the logarithm of its length."""
     left, right = dot.operands[:2]
-    type, terms = accumulator_type(dot), []
+    type, terms = accumulator_type(dot), list[Expr]()
     for k in range(left.shape.dimensions[dims.left_contracting[0]]):
         a, b = dims.places(index, [indexing.constant(k)])
         x = yield left, a
         y = yield right, b
         terms.append(Apply("multiply", (scalars.convert_to(x, type), scalars.convert_to(y, type)), type))
+    if dot.shape.num_elements > 1:
+        total: Expr = zero(type)
+        return reduce_left(lambda total, term: Apply("add", (total, term), type), terms, total)
     while len(terms) > 1:
         half = (len(terms) + 1) // 2
         terms = [Apply("add", pair, type) for pair in zip(terms, terms[half:])] + terms[len(terms) // 2:half]
