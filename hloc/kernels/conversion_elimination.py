@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TypeGuard
 
-from hloc.kernels.ir import INDEX, Apply, Expr, For, If, Last, Let, Stmt, Var, While
+from hloc.kernels.ir import INDEX, Apply, Expr, Let, Stmt, Var
 from hloc.kernels.scalars import is_narrow
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
 
 
 def without_conversions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -46,17 +46,5 @@ def _changed(body: Iterable[Stmt], moved: dict[str, Expr]) -> tuple[Stmt, ...]:
     def change(expr: Expr) -> Expr:
         name = _converted_back(expr, moved)
         return Var(name, expr.type) if name else with_parts(expr, change)
-
-    def statement(s: Stmt) -> Stmt:
-        if isinstance(s, Let) and s.name in moved:
-            return Let(s.name, with_parts(moved[s.name], change))
-        if isinstance(s, For):
-            return s._replace(body=_changed(s.body, moved))
-        if isinstance(s, Last):
-            return s._replace(position=change(s.position), body=_changed(s.body, moved))
-        if isinstance(s, While):
-            return s._replace(condition=change(s.condition), body=_changed(s.body, moved))
-        if isinstance(s, If):
-            return If(change(s.condition), _changed(s.then, moved), _changed(s.otherwise, moved))
-        return with_expressions(s, change)
-    return tuple(map(statement, body))
+    return with_all_expressions(body, change, lambda s: Let(s.name, with_parts(moved[s.name], change))
+                                if isinstance(s, Let) and s.name in moved else None)

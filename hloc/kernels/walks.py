@@ -132,19 +132,24 @@ def with_expressions(statement: S, change: Callable[[ir.Expr], ir.Expr]) -> S:
     return statement
 
 
-def with_all_expressions(statements: Iterable[ir.Stmt], change: Callable[[ir.Expr], ir.Expr]) -> tuple[ir.Stmt, ...]:
-    """The statements with the expressions of all of them changed, in bodies too; the extents of loops stay."""
+def with_all_expressions(statements: Iterable[ir.Stmt], change: Callable[[ir.Expr], ir.Expr],
+                         leaf: Callable[[ir.Stmt], ir.Stmt | None] = lambda _: None) -> tuple[ir.Stmt, ...]:
+    """The statements with the expressions of all of them changed, in bodies too; the extents of loops stay. leaf: what
+    takes the place of a statement without a body, if it is not None."""
     def one(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.If):
-            return ir.If(change(s.condition), *(with_all_expressions(b, change) for b in (s.then, s.otherwise)))
+            return ir.If(change(s.condition), inside(s.then), inside(s.otherwise))
         if isinstance(s, ir.While):
-            return s._replace(condition=change(s.condition), body=with_all_expressions(s.body, change))
+            return s._replace(condition=change(s.condition), body=inside(s.body))
         if isinstance(s, ir.For):
-            return s._replace(body=with_all_expressions(s.body, change))
+            return s._replace(body=inside(s.body))
         if isinstance(s, ir.Last):
-            return s._replace(position=change(s.position), body=with_all_expressions(s.body, change))
-        return with_expressions(s, change)
-    return tuple(map(one, statements))
+            return s._replace(position=change(s.position), body=inside(s.body))
+        return leaf(s) or with_expressions(s, change)
+
+    def inside(body: Iterable[ir.Stmt]) -> tuple[ir.Stmt, ...]:
+        return tuple(map(one, body))
+    return inside(statements)
 
 
 def with_vector_loops(statements: Iterable[ir.Stmt],

@@ -31,6 +31,7 @@ from hloc.kernels.attention.walks import (
     Operand,
     Walk,
     common,
+    dependents,
     features_of,
     flat_position,
     merged,
@@ -97,10 +98,7 @@ class _Lowering:
 
     def root_of(self, output: Weighted) -> Instruction:
         """The root of the fusion for an output."""
-        depends = {output.dot}
-        for member in self.group.members:
-            if any(o in depends for o in member.operands):
-                depends.add(member)
+        depends = dependents(self.group, output.dot)
         return next(r for r in self.group.roots if r in depends)
 
     def array(self, operand: Operand) -> str:

@@ -139,12 +139,18 @@ def strides_of_result(group: Group, dot: Instruction, root: Instruction) -> list
     return strides
 
 
+def dependents(group: Group, dot: Instruction) -> set[Instruction]:
+    """A dot, and the members of the group that are computed from it."""
+    found = {dot}
+    for member in group.members:
+        if any(o in found for o in member.operands):
+            found.add(member)
+    return found
+
+
 def tail_of_result(group: Group, dot: Instruction, root: Instruction) -> list[Instruction]:
     """The instructions from the root back to a dot, without the dot."""
-    depends = {dot}
-    for member in group.members:
-        if any(o in depends for o in member.operands):
-            depends.add(member)
+    depends = dependents(group, dot)
     node, found = root, []
     while node is not dot:
         found.append(node)
