@@ -346,6 +346,68 @@ def test_the_layout_of_parameters_is_that_of_cuda_h(tmp_path):
                    timeout=60)
 
 
+class Recorded:
+    """The emulated library; notes the bytes of each argument of a call, as ctypes passes them."""
+
+    calls: dict[str, set[tuple[int, ...]]] = {}
+
+    def __init__(self):
+        self.library = driver.GraphLibrary()
+
+    def __getattr__(self, name: str):
+        def call(*arguments):
+            self.calls.setdefault(name, set()).add(tuple(map(passed, arguments)))
+            return getattr(self.library, name)(*arguments)
+        return call
+
+
+def passed(argument) -> int:
+    """Bytes of an argument: arrays, references and None are pointers; a number of Python is an int of C."""
+    if isinstance(argument, (int, bool)):
+        return ctypes.sizeof(ctypes.c_int)
+    plain = isinstance(argument, ctypes._SimpleCData)                   # neither a reference nor an array
+    return ctypes.sizeof(argument) if plain else ctypes.sizeof(ctypes.c_void_p)
+
+
+SIZES = """#include <array>
+#include <cuda.h>
+template <class... A> constexpr std::array<size_t, sizeof...(A)> sizes(CUresult (*)(A...)) { return {sizeof(A)...}; }
+template <size_t N, size_t M> constexpr bool same(std::array<size_t, N> a, const size_t (&b)[M]) {
+  if (N != M) return false;
+  for (size_t n = 0; n < N; n++) if (a[n] != b[n]) return false;
+  return true;
+}
+"""
+
+
+def test_calls_have_the_arguments_of_cuda_h(tmp_path, monkeypatch):
+    """As many, and as many bytes each: no driver could tell, since ctypes does not know its functions."""
+    if (header := cuda_header()) is None:
+        pytest.skip("cuda.h of CUDA 12.3 or later is not installed (pip install nvidia-cuda-runtime)")
+    monkeypatch.setattr(graphs, "library", Recorded)
+    monkeypatch.setattr(Recorded, "calls", {})
+    backend = backend_of(sources_of(LOOP))
+    run_all(backend, (3, 0, 5))
+    backend.close()
+    assert {"cuGraphConditionalHandleCreate", "cuGraphAddNode_v2", "cuStreamBeginCaptureToGraph", "cuCtxGetCurrent",
+            "cuStreamGetCaptureInfo_v3", "cuStreamUpdateCaptureDependencies_v2", "cuStreamEndCapture",
+            "cuGraphInstantiateWithFlags", "cuGraphLaunch"} <= Recorded.calls.keys()
+
+    def checks(calls: dict[str, set[tuple[int, ...]]]) -> int:
+        known = (header / "cuda.h").read_text(errors="replace")
+        lines = [f"constexpr size_t own_{name}_{n}[] = {{{', '.join(map(str, sizes))}}};\n"
+                 f"static_assert(same(sizes(&{name}), own_{name}_{n}), \"{name}\");"
+                 for name, all_sizes in calls.items() if name in known for n, sizes in enumerate(sorted(all_sizes))]
+        assert len(lines) >= 9
+        (tmp_path / "calls.cpp").write_text(SIZES + "\n".join(lines))
+        return subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-w", f"-I{header}", str(tmp_path / "calls.cpp")],
+                              timeout=60).returncode
+    assert checks(Recorded.calls) == 0
+    (sizes,) = Recorded.calls["cuGraphConditionalHandleCreate"]
+    for wrong in (sizes[:-1], (*sizes[:-1], 8)):                        # an argument is missing, or too wide
+        assert checks({**Recorded.calls, "cuGraphConditionalHandleCreate": {wrong}}) != 0
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
 def test_ptxas_takes_the_setters(tmp_path, arch):
     """And leaves cudaGraphSetConditional to the driver."""
