@@ -19,7 +19,7 @@ import numpy as np
 
 from hloc.analysis import strides
 from hloc.analysis.fusible import RESHAPES, is_elementwise, is_static_array
-from hloc.analysis.strides import View
+from hloc.analysis.strides import View, collapsed
 from hloc.ir import Computation, Instruction, row_major
 
 RENAMES = RESHAPES | {"convert", "transpose"}
@@ -103,15 +103,8 @@ def walk_of(dimensions: tuple[int, ...]) -> Walk:
 
 def joined(walk: Walk, dimensions: Iterable[int]) -> Run | None:
     """Some dimensions collapsed into one, in any order; None if they are not adjacent."""
-    parts = sorted((walk[d] for d in dimensions if walk[d][0] > 1), key=lambda part: part[1])
-    if not parts:
-        return 1, 0
-    size, distance = parts[0]
-    for n, s in parts[1:]:
-        if s != size * distance:
-            return None
-        size *= n
-    return size, distance
+    (size, distance), *others = collapsed(sorted((walk[d] for d in dimensions), key=lambda part: -part[1])) or [(1, 0)]
+    return None if others else (size, distance)
 
 
 def reshaped(walk: Walk, dimensions: tuple[int, ...]) -> Walk | None:

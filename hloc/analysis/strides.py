@@ -9,12 +9,27 @@ memory at the end of the chain, or None if strides are not enough.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hloc.analysis.fusible import RESHAPES
 from hloc.ir import Instruction, row_major
 
 VIEWS = RESHAPES | {"transpose", "slice", "broadcast"}
 
 View = tuple[tuple[int, int], ...]          # (size, stride) of each dimension of the reader, without those of size one
+
+
+def collapsed(dimensions: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Dimensions (size, stride in each of some arrays), outermost first, without those of size one. Adjacent ones are
+    one dimension where they are one in all arrays."""
+    result: list[tuple[int, ...]] = []
+    for size, *strides in dimensions:
+        if size == 1:
+            continue
+        if result and all(outer == size * inner for outer, inner in zip(result[-1][1:], strides)):
+            size *= result.pop()[0]
+        result.append((size, *strides))
+    return result
 
 
 def whole(dimensions: tuple[int, ...]) -> View:

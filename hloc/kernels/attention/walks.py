@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hloc.analysis.attention import batch, contracting, free, free_of_side
+from hloc.analysis.strides import collapsed
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
 from hloc.ir.narrowing import all_known
@@ -59,11 +60,8 @@ class Operand(NamedTuple):
 
 def one_walk(dimensions: list[tuple[int, int]]) -> int | None:
     """The stride of dimensions (size, stride), outermost first, collapsed into one; None if there is none."""
-    whole = [d for d in dimensions if d[0] > 1]
-    for outer, inner in zip(whole, whole[1:]):
-        if outer[1] != inner[0] * inner[1]:
-            return None
-    return whole[-1][1] if whole else 0
+    (_, stride), *others = collapsed(dimensions) or [(1, 0)]
+    return None if others else stride
 
 
 # -- operands of products ----------------------------------------------------------------------------------------------
@@ -229,11 +227,5 @@ def _common(left: list[Walk], right: list[Walk]) -> list[Walk]:
 
 def merged(levels: list[Walk]) -> list[Walk]:
     """Adjacent dimensions collapsed if all arrays allow it."""
-    result: list[Walk] = []
-    for level in levels:
-        outer = result[-1] if result else None
-        if outer and (outer.distance, *outer.steps) == tuple(level.size * n for n in (level.distance, *level.steps)):
-            result[-1] = level._replace(size=level.size * outer.size)
-        else:
-            result.append(level)
-    return result
+    return [Walk(size, distance, tuple(steps)) for size, distance, *steps in collapsed(
+        (level.size, level.distance, *level.steps) for level in levels)]

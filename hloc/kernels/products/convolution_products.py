@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hloc.analysis.strides import collapsed
 from hloc.ir import Instruction, WindowDim, row_major, window_of
 from hloc.kernels import indexing
 from hloc.kernels.indexing import Index
@@ -108,11 +109,5 @@ def _frames(window: WindowDim, size: int, count: int, step: int, out: int) -> tu
 
 def _joined(parts: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
     """Dimensions (size, two strides), outermost first, collapsed into one; None if that is not possible."""
-    size, first, second = 1, 1, 1
-    for number, part in enumerate(reversed([p for p in parts if p[0] > 1])):
-        if number == 0:
-            first, second = part[1:]
-        elif part[1:] != (size * first, size * second):
-            return None
-        size *= part[0]
-    return size, first, second
+    (size, first, second), *others = collapsed(parts) or [(1, 1, 1)]
+    return None if others else (size, first, second)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hloc.analysis.strides import collapsed
 from hloc.ir import ELEMENT_TYPES, Instruction, row_major
 from hloc.kernels import indexing, scalars
 from hloc.kernels.elemental.loop import loop_kernel, lower_loop, shareable, store_roots
@@ -76,19 +77,6 @@ class Product:
 
 
 Line = tuple[int, int, int, int]            # size, and strides in the left array, the right one and the result
-
-
-def collapsed(group: list[Line]) -> list[Line]:
-    """Collapse adjacent dimensions that are one dimension in all arrays; drop sizes of one."""
-    result: list[Line] = []
-    for part in group:
-        if part[0] == 1:
-            continue
-        if result and all(outer == part[0] * inner for outer, inner in zip(result[-1][1:], part[1:])):
-            result[-1] = (result[-1][0] * part[0], *part[1:])
-        else:
-            result.append(part)
-    return result
 
 
 def lower_product(group: Group, machine: Machine) -> Lowered:
