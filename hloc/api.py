@@ -57,7 +57,7 @@ class Options:
                   loop one by one; None: no trace
     march         the CPU to compile for, as for the C compiler's -march: native, x86-64-v3 ...; target cpu
     tuning        the file of measured algorithms of kernels (hloc/targets/cuda/execution/tuning.py); GPU targets
-    schedule      a file of schedules of loops (hloc/kernels/schedule/file.py); target cpu
+    schedule      a file of schedules of loops (hloc/kernels/schedule/file.py)
     bound         numbers of parameters whose arrays are the same in all calls (Executable.bind); target cpu
     seconds       of one run of an instruction, where more is known than passes can tell (hloc/passes/context.py)
     device        which of several devices the program runs on (hloc/evaluate); collectives exchange data through it
@@ -375,7 +375,7 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
     if target == "reference" and options.march != "native":
         raise UsageError("--march is for the target cpu, not for reference")
     if target == "reference" and options.schedule is not None:
-        raise UsageError(f"{options.schedule.name}: schedules are for the target cpu, not for reference")
+        raise UsageError(f"{options.schedule.name}: schedules are for the targets cpu and cuda, not for reference")
     if target == "reference":
         return reference_executable(module, options)
     from hloc.bounded import with_sizes
@@ -383,8 +383,6 @@ def _compiled(module: Module, target: str, options: Options, consume: bool, run:
     chosen = find(target, options.march)
     if options.tuning is not None and chosen.name != "cuda":
         raise UsageError(f"a tuning file is for GPUs, not for target {chosen.name}")
-    if options.schedule is not None and chosen.name != "cpu":
-        raise UsageError(f"{options.schedule.name}: schedules are for the target cpu, not for {chosen.name}")
     if run:
         refuse_endless(module)
     signature = entry_parameters(module), entry_results(module)

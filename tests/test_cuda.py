@@ -34,8 +34,11 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.plan import Launch, Program, Ref, Value
+from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.steps import steps_text
 from hloc.kernels.walks import walk
 from hloc.targets.cuda import compiler
+from hloc.targets.cuda.costs.loop_choice import candidates, chosen_form, every
 from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.loops.index_width import fits
 from hloc.targets.cuda.loops.kernels import kernel_source
@@ -200,8 +203,8 @@ BODIES = {
 def test_sums_of_rows(name, backwards, monkeypatch):
     body, factor = BODIES[name]
     kernel = row_sums(body)
-    team = team_kernel(kernel, H100)
-    assert team is not None and any(isinstance(s, Total) for s in walk(team.body))
+    team = team_kernel(kernel, 128, 1, H100)
+    assert any(isinstance(s, Total) for s in walk(team.body))
     x = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
     (out,) = run_kernel(kernel, [x], monkeypatch, backwards)
     np.testing.assert_allclose(out, factor * x.sum(1), rtol=1e-4, atol=1e-4)
@@ -228,7 +231,8 @@ def test_running_totals_stay_serial(monkeypatch):
                                                                                 Var("v", "f32")))))
     buffers = (Buffer("x", "f32", 1500), Buffer("out", "f32", 1500, "write"))
     kernel = Kernel("scan", buffers, (For("i", 5, PARALLEL, body),))
-    assert team_kernel(kernel, H100) is None
+    with pytest.raises(Refused, match="independent iterations"):
+        team_kernel(kernel, 32, 8, H100)
     x = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
     (out,) = run_kernel(kernel, [x], monkeypatch)
     np.testing.assert_allclose(out.reshape(5, 300), np.cumsum(x, 1), rtol=1e-4, atol=1e-4)
@@ -240,17 +244,23 @@ def test_a_row_too_large_is_refused():
     body = (Local("row", "f32", n), For("j", n, VECTOR, (Store("row", Var("j", INDEX), ELEMENT),)),
             For("k", n, VECTOR, (Store("out", Var("k", INDEX), Load("row", index_apply("subtract", Const(n - 1, INDEX), Var("k", INDEX)), "f32")),)))
     kernel = Kernel("big", (Buffer("x", "f32", n), Buffer("out", "f32", n, "write")), (For("i", 1, PARALLEL, body),))
-    with pytest.raises(HlocError, match="KiB of memory per row"):
-        team_kernel(kernel, H100)
+    with pytest.raises(HlocError, match="kernel big on a GPU: it needs 4096 KiB of memory per row"):
+        candidates(kernel, H100)
 
 
 # -- what keeps a GPU's memory busy ------------------------------------------------------------------------------------
 
 def test_transposes_go_through_shared_memory():
-    """Each array that is read across has a tile of its own; what cannot be read at every place (a slice, padded: the
-    sixth module) has none."""
+    """Each array that is read across has a tile of its own, if arrays are large; what cannot be read at every place (a
+    slice, padded: the sixth module) has none."""
+    def tiles_of(text: str) -> int:
+        """Of the first schedules with tiles; small arrays are transposed without."""
+        forms = [chosen_form(kernel, H100, next((steps_text(s) for s in every(kernel, H100) if "cache_read" in dict(s)), ""))
+                 for kernel in api.plan(api.optimize(api.load(text), target), target).kernels]
+        return sum(len(set(re.findall(r"__shared__ .*\w+ tile\d", kernel_source(f, "k", H100)[0]))) for f in forms)
+    target = cuda_target(H100)
     texts = (DATA / "transposes.hlo").read_text(encoding="utf-8").split("// -----\n")
-    tiles = [len(set(re.findall(r"__shared__ .*\w+ tile\d", sources_of(t).readable()))) for t in texts]
+    tiles = [tiles_of(t) for t in texts]
     assert tiles == [1, 1, 2, 1, 1, 0, 1, 3, 2, 1]
 
 
@@ -288,7 +298,7 @@ def test_ranges_of_positions():
     assert not fits(kernel(i, 1 << 30))
     assert not fits(kernel(index_apply("divide", two, i)))                                           # by zero
     for extent, index in ((1000, "int"), (1 << 30, "long")):
-        text, _ = kernel_source(kernel(i, extent), "k", H100)
+        text, _ = kernel_source(chosen_form(kernel(i, extent), H100), "k", H100)
         assert f"for ({index} " in text
 
 

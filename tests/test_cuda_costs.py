@@ -268,7 +268,7 @@ def test_a_sum_is_one_kernel_that_fills_the_device(shape, before, along):
   z = {type}[] constant(0)\n{body}  ROOT s = {type}[{kept}] reduce({last}, z), dimensions={{{along}}}, to_apply=add }}"""
     sums = works(text)
     assert len(sums) == 1
-    assert sums[0].blocks >= 2 * H200.cores or sums[0].memory < 4 << 20
+    assert sums[0].blocks >= 2 * H200.cores or sums[0].memory < 8 << 20
     from hloc.tools.gpu_times import gpu_times
     module = api.load("HloModule m\n" + text)
     assert gpu_times(module, H200).us <= gpu_times(module, H200, {"fusion": "off"}).us * 1.001

@@ -107,7 +107,8 @@ PLANTED = {
                        ("read(i, k0), stored)", "read(i, next), stored)")),
     "what a step has read": (dot("f32", "f32", "", EVEN), ("held[i] = typename Source::Held();", ";")),
     # So many rows that a block walks over several.
-    "what is kept of a row": (MODULES["softmax"].replace("[3", "[5000"), ("cached0[6] = {};", "cached0[6];")),
+    "what is kept of a row": (MODULES["softmax"].replace("[3", "[5000").replace("1500", "2500"),
+                              ("cached0[20] = {};", "cached0[20];")),
     "a group's rows": (ragged("s8", "s32", k=90, n=65), (": row(0), column(0), end(0), found(false)", ": found(false)")),
 }
 

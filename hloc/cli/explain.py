@@ -32,7 +32,7 @@ Examples:
   hloc explain model.hlo                    # the largest arrays between kernels, and why they are not fused
   hloc explain model.hlo --about dot.7      # one instruction, by its name before or after fusion
   hloc explain model.hlo --kernels          # the kernels themselves
-  hloc explain model.hlo --schedule         # how loops become vectors, and what was considered
+  hloc explain model.hlo --schedule         # how loops become vectors (-t h200: blocks, warps, lanes), and other ways
   hloc explain model.hlo -t h200 --kernels  # predicted time on a GPU, and what bounds it
   hloc explain model.hlo --json | jq '.reasons'"""
 
@@ -43,7 +43,7 @@ Examples:
 @click.option("--about", metavar="NAME", help="Show only the kernel and the edges of this instruction.")
 @click.option("--kernels", "show_kernels", is_flag=True, help="List the kernels instead of the edges between them.")
 @click.option("--schedule", is_flag=True, help="List the schedules of loops, with the cheapest that were "
-              "considered, in the form that hloc run --schedule reads; for target cpu.")
+              "considered, in the form that hloc run --schedule reads.")
 @click.option("--top", default=25, show_default=True, type=click.IntRange(0), metavar="N",
               help="Number of rows listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -62,7 +62,8 @@ def explain_command(module, target, about, show_kernels, schedule, top, as_json,
     runs, and what bounds it (DRAM, L2, tensor, issue, latency, launch); --json adds other GPUs. No GPU is needed.
 
     With --schedule, each loop that reduces or converts f16 has its schedule: the steps that make vectors, accumulators
-    and the last iterations of it. Comments above it list the cheapest --top schedules that apply, with their cycles.
+    and the last iterations of it. On a GPU each loop kernel has one: the steps that bind its axes to blocks, warps and
+    lanes. Comments above it list the cheapest --top schedules that apply, with their cycles or microseconds.
 
     With --memory-limit, a table lists the arrays that are computed again to keep it.
 
@@ -121,8 +122,8 @@ def _show_schedules(read, target: str, passes: dict, top: int, as_json: bool) ->
     from hloc.tools.schedules import schedules_of
     from hloc.verify.unverified import blaming_faults
     chosen = find(target)
-    if chosen.name != "cpu":
-        raise UsageError("--schedule is for target cpu")
+    if chosen.name not in ("cpu", "cuda"):
+        raise UsageError("--schedule is for targets cpu and cuda")
     with Progress() as progress:
         parsed, _ = read(progress)
         progress.report("passes")
@@ -131,7 +132,7 @@ def _show_schedules(read, target: str, passes: dict, top: int, as_json: bool) ->
     if as_json:
         click.echo(json.dumps({"schedules": [
             {"loop": one.name, "iterations": one.iterations, "schedule": one.ranked[0].text,
-             "candidates": [{"schedule": c.text, "cycles": round(c.cycles, 1)} for c in one.ranked]}
+             "candidates": [{"schedule": c.text, one.unit: round(c.cycles, 3)} for c in one.ranked]}
             for one in found]}, indent=1))
         return
     click.echo("\n\n".join(one.text(top) for one in found) or "// no loop has a schedule")

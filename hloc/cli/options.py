@@ -153,8 +153,8 @@ tuning_option = click.option(
 
 schedule_option = click.option(
     "--schedule", metavar="FILE",
-    help="File with schedules of loops, instead of those that hloc chooses, for target cpu. hloc explain "
-         "--schedule prints them in this form.")
+    help="File with schedules of loops, instead of those that hloc chooses. hloc explain --schedule prints them in "
+         "this form.")
 
 
 def schedule_of(path: str | None) -> Source | None:

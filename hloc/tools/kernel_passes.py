@@ -33,7 +33,7 @@ def kernels_of(module: Module, target: Target, options: Options | None = None) -
 
 
 def pipeline_of(target: Target) -> dict:
-    """The passes on kernels of a target by name, in order. CUDA's have none: its printers bind loops to threads."""
+    """The passes on kernels of a target by name, in order. CUDA has none: forms bind loops to threads."""
     from hloc.targets.cpu.vector_loops.pipeline import KERNEL_PASSES
     return KERNEL_PASSES if target.name == "cpu" else {}
 

@@ -6,8 +6,8 @@
     k0_reduce_add.0 split(i1,16,overlap) vectorize(i1i,16)
 
 A line holds a kernel's C function, the number of one of its loops that have schedules, or r and the number of one over
-rows that are reduced, and the steps. Text behind // is a comment. Loops that a file does not name have the schedules
-that hloc chooses.
+rows that are reduced (on a GPU a kernel has one schedule, number 0), and the steps. Text behind // is a comment. Loops
+that a file does not name have the schedules that hloc chooses.
 """
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def refuse_unknown(given: Mapping[str, Given], names: Iterable[str]) -> None:
                              hint=f"did you mean {near[0]}?" if near else "hloc explain --schedule lists them")
 
 
-def schedule_text(name: str, iterations: int | None, ranked: list[Candidate], chosen: tuple[Step, ...],
-                  most: int) -> str:
-    """The lines of one loop: the cheapest `most` schedules as comments, and the chosen one."""
+def schedule_text(name: str, about: str, ranked: list[Candidate], chosen: tuple[Step, ...], most: int,
+                  unit: str = "cycles") -> str:
+    """The lines of one loop: the cheapest `most` schedules as comments, and the chosen one. about: its iterations."""
     count = "1 schedule" if len(ranked) == 1 else f"{len(ranked)} schedules"
-    lines = [f"// {name}: {'some' if iterations is None else iterations} iterations; {count}, by predicted cycles",
-             *(f"// {one.cycles:7.1f}  {one.text}" for one in ranked[:most])]
+    lines = [f"// {name}: {about}; {count}, by predicted {unit}",
+             *(f"// {one.cycles:7.{1 if unit == 'cycles' else 2}f}  {one.text}" for one in ranked[:most])]
     return "\n".join([*lines, f"{name} {steps_text(chosen)}"])

@@ -14,6 +14,7 @@ from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.costs.loop_choice import chosen_form
 from hloc.targets.cuda.costs.rounds import decided
 from hloc.targets.cuda.early_start import chosen, fetched, may, with_fetches
 from hloc.targets.cuda.execution.graphs import in_words
@@ -135,7 +136,7 @@ def kernel_code(kernel: Kernel | Tile, name: str, gpu: Machine, variant: str) ->
     """The CUDA C of one kernel of a plan."""
     if isinstance(kernel, Tile):
         return tile_source(kernel, name, gpu, variant)
-    text, start = kernel_source(kernel, name, gpu)
+    text, start = kernel_source(chosen_form(kernel, gpu, variant), name, gpu)
     return TileCode(text, (start,))
 
 

@@ -19,6 +19,7 @@ from hloc.machine import Machine
 from hloc.passes.precision import precision_of
 from hloc.targets.cuda import compiler, container, kernel_images, presence
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
+from hloc.targets.cuda.schedules import variants_of
 from hloc.targets.cuda.sources import CudaSources, host_calls, make_sources
 from hloc.targets.cuda.tiles.source import tile_source
 from hloc.targets.host_calls import host_function
@@ -59,6 +60,8 @@ def executable(gpu: Machine, program: Program, module: Module, options) -> Execu
         from hloc.targets.cuda.execution.tuning import chosen_variants
         with options.stage("tuning"):
             variants = chosen_variants(program.kernels, gpu, options.tuning, options.report)
+    if options.schedule is not None:
+        variants = variants_of(program.kernels, gpu, options.schedule, variants)
     with options.stage("printing"):
         sources = make_sources(program, gpu, variants)
 

@@ -73,10 +73,13 @@ def memory_of(accesses: Sequence[Access], buffers: Mapping[str, Buffer], lets: M
     groups: dict[tuple, list[Access]] = {}
     for a in accesses:
         groups.setdefault((a.buffer, a.scope, a.load), []).append(a)
+    samples: dict[Scope, Sample] = {}
     for (name, scope, _), group in groups.items():
         size, width = buffers[name].size, ELEMENT_TYPES[buffers[name].type].bytes
         done = scope.trips * threads.units * (max(1.0, scope.lanes) if threads.lanes > 1 else 1)
-        alone, together = _sampled(group, scope, width, size, threads, lets)
+        if scope not in samples:
+            samples[scope] = _sample(scope, threads)
+        alone, together = _sampled(group, samples[scope], width, size, lets)
         if tiled:
             alone, together = width * len(group), min(together, width * len(group))
         once = size * width * min(threads.blocks, KEPT_BY * gpu.cores) if size * width <= KEPT else math.inf
@@ -118,21 +121,34 @@ def _places(access: Access, threads: Threads, lets: Mapping[str, Expr]) -> float
     return math.prod(float(n) for name, n in extents.items() if name in seen)
 
 
-def _sampled(group: Sequence[Access], scope: Scope, width: float, size: int, threads: Threads,
-             lets: Mapping[str, Expr]) -> tuple[float, float]:
-    """Bytes of sectors per execution of these accesses by a lane. The first value counts each warp and access alone,
-    the second a block's threads and a few iterations together."""
+class Sample(NamedTuple):
+    """Points of a scope: values of its counters, blocks, and numbers of warps and iterations."""
+
+    known: Mapping[str, np.ndarray]
+    blocks: np.ndarray
+    warps: np.ndarray
+
+
+def _sample(scope: Scope, threads: Threads) -> Sample:
     shape = (BLOCKS, threads.threads, STEPS)
     block, thread, step = (np.broadcast_to(a, shape).ravel() for a in np.ogrid[:BLOCKS, :threads.threads, :STEPS])
     known, keep = _points(scope, threads, block, thread, step)
-    if not keep.any():
+    warp = (block * threads.threads + thread) // WARP * STEPS + step
+    return Sample({name: np.broadcast_to(v, keep.shape)[keep] for name, v in known.items()}, block[keep],
+                  np.unique(warp[keep], return_inverse=True)[1])
+
+
+def _sampled(group: Sequence[Access], sample: Sample, width: float, size: int,
+             lets: Mapping[str, Expr]) -> tuple[float, float]:
+    """Bytes of sectors per execution of these accesses by a lane. The first value counts each warp and access alone,
+    the second a block's threads and a few iterations together."""
+    if not sample.blocks.size:
         return width, width
-    points = Points({name: np.broadcast_to(v, keep.shape)[keep] for name, v in known.items()}, lets)
-    positions = [np.broadcast_to(points.value(a.position), (int(keep.sum()),)) for a in group]
-    warp = np.unique(((block * threads.threads + thread) // WARP * STEPS + step)[keep], return_inverse=True)[1]
-    few = warp < WARPS
-    alone = sum(sectors([p[few]], width, size, warp[few]) for p in positions)
-    return alone, sectors(positions, width, size, block[keep])
+    points = Points(sample.known, lets)
+    positions = [np.broadcast_to(points.value(a.position), sample.blocks.shape) for a in group]
+    few = sample.warps < WARPS
+    alone = sum(sectors([p[few]], width, size, sample.warps[few]) for p in positions)
+    return alone, sectors(positions, width, size, sample.blocks)
 
 
 def _points(scope: Scope, threads: Threads, block: np.ndarray, thread: np.ndarray, step: np.ndarray):

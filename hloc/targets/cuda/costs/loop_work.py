@@ -1,9 +1,9 @@
 """The Work of a loop kernel, from its loop IR and the form in which threads share it.
 
-In: a Kernel and the GPU. Out: a Work: instructions by kind, bytes by level (loop_memory.py), and the number of
+In: a Form and the GPU. Out: a Work: instructions by kind, bytes by level (loop_memory.py), and the number of
 dependent loads in a thread (rounds). Nothing is printed or compiled.
 
-    loop_work(kernel, GPUS["h200"]).rounds      of a thread that adds up 25,088 rows one by one: 25,088
+    loop_work(form, GPUS["h200"]).rounds      of a thread that adds up 25,088 rows one by one: 25,088
 
 The model of the compiler's loop optimizations follows measurements. Loads of unrolled iterations wait together. No load
 is moved past a barrier, past a store (which may alias it), or out of a conditional (which may not execute it).
@@ -22,17 +22,10 @@ from hloc.targets.cuda.costs.accesses import names
 from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of, taken
 from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
-from hloc.targets.cuda.loops.kernels import (
-    AT_ONCE,
-    USUALLY_UNROLLED,
-    VECTORS_AT_ONCE,
-    Form,
-    distributed,
-    form_of,
-    geometry_of,
-)
+from hloc.targets.cuda.loops.forms import Form, geometry_of
+from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Own, Scan, Spread, Total
-from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
+from hloc.targets.cuda.loops.vector_accesses import Packs
 
 UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed
 FEW_LOADS = 4                       # most loads per iteration of loops with a large unroll factor
@@ -46,10 +39,9 @@ TOTAL = 10                          # instructions of a reduction over a warp
 ARRIVAL = 8                         # loads that take as long as to find out whether a team is the last one
 
 
-def loop_work(kernel: ir.Kernel, gpu: Machine) -> Work:
+def loop_work(form: Form, gpu: Machine) -> Work:
     """The Work of a kernel as it is printed for this GPU."""
-    form = form_of(distributed(kernel, gpu), gpu)
-    start = geometry_of(form, kernel.name, gpu)
+    start = geometry_of(form, form.kernel.name, gpu)
     return _Count(form, start.grid[0], start.block[0]).work(gpu)
 
 
@@ -64,7 +56,7 @@ class _Count:
         self.accesses: list[Access] = []
         self.counts: dict[str, float] = {}
         self.shared, self.joining, self.syncs = 0, 0.0, 0.0
-        self.widths = Widths(form.team, self.buffers) if form.team else None
+        self.widths = form.widths
         self.packed: dict[ir.Load | ir.Store | ir.Atomic, int] = {}     # vectors of the current loop -> elements
         loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
         body: tuple[ir.Stmt, ...] = loop.body if loop else kernel.body
@@ -96,7 +88,7 @@ class _Count:
             rounds = math.ceil(units / width) * max(1, self.rounds)
         if form.tiling:
             rounds, uneven = 2 * math.ceil(form.tiling.tiles / threads.blocks), 1
-            self.shared = len(form.tiling.loads) * form.tiling.edge ** 2 * 4
+            self.shared = form.tiling.shared
             width = form.tiling.width
             counts["access"] *= 2 if width == 1 else (1 + 3 / width) / 2      # only loads from the tile are of elements
         return Work(threads.blocks, threads.threads, REGISTERS, self.shared, memory, traffic, counts,

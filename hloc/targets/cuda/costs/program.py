@@ -14,6 +14,7 @@ from hloc.ir import Instruction
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import Branch, Launch, Program, Step, WhileLoop
 from hloc.machine import Machine
+from hloc.targets.cuda.costs.loop_choice import chosen_form
 from hloc.targets.cuda.costs.loop_work import loop_work
 from hloc.targets.cuda.costs.model import Estimate, estimate
 from hloc.targets.cuda.costs.templates import template_work
@@ -36,10 +37,11 @@ class Predicted(NamedTuple):
 
 
 def works_of_kernel(kernel: Kernel | Tile, gpu: Machine, variant: str = "") -> list[Work]:
-    """The Work of each launch, in execution order. variant: of a Tile, as named in tuning files."""
+    """The Work of each launch, in execution order. variant: of a Tile, as named in tuning files, or the
+    schedule of a loop kernel."""
     if isinstance(kernel, Tile):
         return template_work(kernel, tile_source(kernel, "kernel", gpu, variant).launches, gpu, variant)
-    return [loop_work(kernel, gpu)]
+    return [loop_work(chosen_form(kernel, gpu, variant), gpu)]
 
 
 class Estimates:

@@ -1,7 +1,7 @@
 """Elements that several loops of a row read are loaded from memory once, and kept in registers for the later loops.
 
-In: a loop Kernel and the number of lanes that compute one of its rows (teams.py). Out: the same kernel, with a Local
-array for each operand that two or more of the row's loops read at the same positions, as in softmax and layer norm.
+In: a loop Kernel, the number of lanes that compute one of its rows (teams.py), and buffers that two or more of the
+row's loops read at the same positions, as in softmax and layer norm. Out: the same kernel, with a Local array for each.
 teams.py distributes the array over the lanes. No lane holds more than REGISTERS.
 
     for i VECTOR: m = max(m, x[r * 4096 + i])              for i: x0 = x[r * 4096 + i]; cached0[i] = x0; m = max(m, x0)
@@ -9,16 +9,19 @@ teams.py distributes the array over the lanes. No lane holds more than REGISTERS
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import Affine, affine, forms
-from hloc.kernels.walks import assigned, defined, expressions, loads, parts, walk, with_expressions, with_parts
+from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.walks import assigned, defined, expressions, loads, parts, walk, with_all_expressions, with_parts
+from hloc.targets.cuda.loops.iteration_space import parallel_loop
+from hloc.targets.cuda.loops.nest import LARGEST_BLOCK
 
 REGISTERS = 64                      # the most that one lane uses for all its arrays
-LARGEST_BLOCK, REGISTERS_OF_LARGEST = 1024, 32
+REGISTERS_OF_LARGEST = 32            # of a lane of the largest block
 COUNTER = "#"                       # replaces the counters of all loops when places are compared
 
 
@@ -31,41 +34,50 @@ class Place(NamedTuple):
     constant: int
 
 
-def with_cache_read(kernel: ir.Kernel, lanes: int) -> ir.Kernel:
-    """The kernel with kept rows; the kernel itself if nothing is read twice, or rows are too long."""
-    row = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
-    body = _kept(row.body if row else kernel.body, kernel, lanes)
-    if body is None:
-        return kernel
-    whole = tuple(s._replace(body=body) if s is row else s for s in kernel.body) if row else body
-    return kernel._replace(body=whole)
+def with_cache_read(kernel: ir.Kernel, lanes: int, buffers: Collection[str]) -> ir.Kernel:
+    """The kernel with kept rows of these buffers. Raises Refused if one is not read twice, or rows are too long."""
+    row = parallel_loop(kernel)
+    body: tuple[ir.Stmt, ...] = row.body if row else kernel.body
+    left = (REGISTERS if lanes < LARGEST_BLOCK else REGISTERS_OF_LARGEST) - \
+        sum(registers(s.type, s.size, lanes) for s in body if isinstance(s, ir.Local))
+    arrays: list[ir.Local] = []
+    kept: set[str] = set()
+    for found in _rows_of(kernel):
+        for place, loops in found.readers():
+            if place.buffer in buffers:
+                arrays.append(ir.Local(f"cached{len(arrays)}", place.type, found.loops[0].trip_count))
+                left -= registers(place.type, arrays[-1].size, lanes)
+                body, kept = found.keep(body, place, loops, arrays[-1]), kept | {place.buffer}
+    if left < 0:
+        raise Refused(f"{lanes} lanes have no registers for {', '.join(buffers)}")
+    if kept != set(buffers):
+        raise Refused(f"read once, or at other places: {', '.join(set(buffers) - kept)}")
+    body = (*arrays, *body)
+    return kernel._replace(body=tuple(s._replace(body=body) if s is row else s for s in kernel.body) if row else body)
 
 
-def _kept(body: tuple[ir.Stmt, ...], kernel: ir.Kernel, lanes: int) -> tuple[ir.Stmt, ...] | None:
-    """A row's new statements, or None if they do not change."""
-    known = forms(kernel.body)
+def read_again(kernel: ir.Kernel) -> list[str]:
+    """The buffers that several loops of a row read at the same positions, those that most read first."""
+    found = [(place.buffer, len(loops)) for row in _rows_of(kernel) for place, loops in row.readers()]
+    return list(dict.fromkeys(buffer for buffer, _ in sorted(found, key=lambda one: -one[1])))
+
+
+def _rows_of(kernel: ir.Kernel) -> list[_Row]:
+    """The loops of a row by their extents."""
+    row, known = parallel_loop(kernel), forms(kernel.body)
     written = {s.buffer for s in walk(kernel.body) if isinstance(s, (ir.Store, ir.Atomic))}
     changing = {s.name for s in walk(kernel.body) if isinstance(s, ir.Mutable)}
     sums = {s.name for s in walk(kernel.body) if isinstance(s, ir.Mutable) and s.reassociable}
     readable = {b.name for b in kernel.buffers} - written
-    rows = [s for s in body if isinstance(s, ir.For) and s.kind == ir.VECTOR and isinstance(s.extent, int)
-            and assigned(s.body) & changing <= sums]
-    left = (REGISTERS if lanes < LARGEST_BLOCK else REGISTERS_OF_LARGEST) - \
-        sum(_registers(s, lanes) for s in body if isinstance(s, ir.Local))
-    arrays: list[ir.Local] = []
-    for extent in dict.fromkeys(s.extent for s in rows):
-        found = _Row([s for s in rows if s.extent == extent], known, readable, changing)
-        for place, loops in found.readers():
-            array = ir.Local(f"cached{len(arrays)}", place.type, found.loops[0].trip_count)
-            if len(loops) > 1 and _registers(array, lanes) <= left:
-                left -= _registers(array, lanes)
-                arrays.append(array)
-                body = found.keep(body, place, loops, array)
-    return (*arrays, *body) if arrays else None
+    rows = [s for s in (row.body if row else kernel.body) if isinstance(s, ir.For) and s.kind == ir.VECTOR
+            and isinstance(s.extent, int) and assigned(s.body) & changing <= sums]
+    return [_Row([s for s in rows if s.extent == extent], known, readable, changing)
+            for extent in dict.fromkeys(s.extent for s in rows)]
 
 
-def _registers(array: ir.Local, lanes: int) -> int:
-    return -(-array.size // lanes) * max(1, ELEMENT_TYPES[array.type].bytes // 4)
+def registers(type: str, size: int, lanes: int) -> int:
+    """The registers of a lane for its part of an array."""
+    return -(-size // lanes) * max(1, ELEMENT_TYPES[type].bytes // 4)
 
 
 class _Row:
@@ -84,15 +96,15 @@ class _Row:
         return Place(load.buffer, load.type, tuple(sorted(factors.items())), form.constant)
 
     def readers(self) -> list[tuple[Place, list[str]]]:
-        """Places with the counters of the loops that read them, in descending order of the number of loops. The first
-        loop of each reads its place unconditionally; earlier loops of the row still read memory."""
+        """Places that several loops read, with the counters of these. The first loop of each reads its place
+        unconditionally; earlier loops of the row still read memory."""
         found: dict[Place, list[str]] = {}
         for loop in self.loops:
             always = {self.place(p, loop) for s in loop.body for p in unconditional(expressions(s))}
             for place in dict.fromkeys(self.place(p, loop) for p in loads(loop.body)):
                 if place is not None and (place in found or place in always):
                     found.setdefault(place, []).append(loop.name)
-        return sorted(found.items(), key=lambda item: -len(item[1]))
+        return [(place, loops) for place, loops in found.items() if len(loops) > 1]
 
     def keep(self, body: tuple[ir.Stmt, ...], place: Place, loops: list[str], array: ir.Local) -> tuple[ir.Stmt, ...]:
         """The row with a place stored in the array by the first of these loops, and read from it by the others."""
@@ -119,23 +131,7 @@ class _Row:
             if isinstance(expr, ir.Load) and self.place(expr, loop) == place:
                 return value
             return with_parts(expr, change)
-        return _everywhere(statement, change)
-
-
-def _everywhere(statement: ir.Stmt, change: Callable[[ir.Expr], ir.Expr]) -> ir.Stmt:
-    """A statement with all its expressions changed, also those in its body."""
-    if isinstance(statement, ir.If):
-        return ir.If(change(statement.condition), tuple(_everywhere(s, change) for s in statement.then),
-                  tuple(_everywhere(s, change) for s in statement.otherwise))
-    if isinstance(statement, ir.While):
-        return ir.While(change(statement.condition), tuple(_everywhere(s, change) for s in statement.body))
-    if isinstance(statement, ir.For):
-        extent = statement.extent if isinstance(statement.extent, int) else change(statement.extent)
-        return statement._replace(body=tuple(_everywhere(s, change) for s in statement.body), extent=extent)
-    if isinstance(statement, ir.Last):
-        return statement._replace(position=change(statement.position),
-                                  body=tuple(_everywhere(s, change) for s in statement.body))
-    return with_expressions(statement, change)
+        return with_all_expressions([statement], change)[0]
 
 
 def unconditional(roots: Iterable[ir.Expr]) -> Iterable[ir.Load]:

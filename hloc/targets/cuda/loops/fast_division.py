@@ -6,24 +6,12 @@ is never so close to the midpoint of two bf16 numbers that this error changes th
 """
 from __future__ import annotations
 
-from hloc.kernels.ir import Apply, Expr, For, If, Kernel, Last, Stmt, While
-from hloc.kernels.walks import with_expressions, with_parts
+from hloc.kernels.ir import Apply, Expr, Kernel
+from hloc.kernels.walks import with_all_expressions, with_parts
 
 
 def with_fast_division(kernel: Kernel) -> Kernel:
-    return kernel._replace(body=_all(kernel.body))
-
-
-def _all(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    return tuple(_statement(s) for s in statements)
-
-
-def _statement(statement: Stmt) -> Stmt:
-    if isinstance(statement, If):
-        return If(_changed(statement.condition), _all(statement.then), _all(statement.otherwise))
-    if isinstance(statement, (For, While, Last)):
-        return statement._replace(body=_all(statement.body))
-    return with_expressions(statement, _changed)
+    return kernel._replace(body=with_all_expressions(kernel.body, _changed))
 
 
 def _changed(expr: Expr) -> Expr:

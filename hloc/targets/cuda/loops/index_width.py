@@ -7,16 +7,16 @@ subexpressions, are known to fit (hloc/kernels/intervals.py). Positions that dep
 """
 from __future__ import annotations
 
-import math
-
 from hloc.kernels.intervals import LIMIT, Known, Unknown, look, small, with_intervals
-from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, For, If, Kernel, Last, Mutable, Stmt
-from hloc.kernels.walks import expressions, walk
+from hloc.kernels.ir import INDEX, For, If, Kernel, Last, Mutable, Stmt
+from hloc.kernels.walks import expressions
+from hloc.targets.cuda.loops.iteration_space import elements_of, parallel_loop
 
 
 def fits(kernel: Kernel) -> bool:
     """Whether all INDEX values of the kernel are known to be small."""
-    if any(b.size >= LIMIT for b in kernel.buffers) or _threads(kernel) >= LIMIT:
+    loop = parallel_loop(kernel)
+    if any(b.size >= LIMIT for b in kernel.buffers) or loop and elements_of(loop) >= LIMIT:
         return False
     try:
         with_intervals(kernel.body, _small)
@@ -35,9 +35,3 @@ def _small(s: Stmt, known: Known, _in_vector: bool) -> tuple[Stmt, ...]:
     for expr in expressions(s):
         look(expr, known)
     return (s,)
-
-
-def _threads(kernel: Kernel) -> int:
-    """Iterations of the PARALLEL loop times those of the VECTOR loop in it: the printer fuses both into one counter."""
-    loops = [s for s in walk(kernel.body) if isinstance(s, For) and isinstance(s.extent, int)]
-    return math.prod(max((s.trip_count for s in loops if s.kind == kind), default=1) for kind in (PARALLEL, VECTOR))

@@ -11,15 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hloc.kernels.affine import Affine, affine, forms
-from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Store, Var
 from hloc.kernels.walks import are_lets_and_stores, loads, stores, with_parts
-
-
-class Piece(NamedTuple):
-    """index / divisor % modulus, for the linear index of an element."""
-
-    divisor: int
-    modulus: int
 
 
 class Dimension(NamedTuple):
@@ -48,12 +41,16 @@ class Space(NamedTuple):
 
 def space_of(kernel: Kernel) -> Space | None:
     """The space of a pointwise kernel; adjacent dimensions are merged if they are contiguous in all accesses."""
-    loop = kernel.body[0] if len(kernel.body) == 1 else None
-    if not isinstance(loop, For) or loop.kind != PARALLEL:
+    loop = parallel_loop(kernel)
+    if loop is None or len(kernel.body) > 1:
         return None
-    statements, pieces, count = _elements(loop)
+    inner, count = inner_vector(loop), elements_of(loop)
+    statements = inner.body if inner else loop.body
     if not are_lets_and_stores(statements):
         return None
+    pieces = {loop.name: Dimension(inner.trip_count if inner else 1, loop.trip_count)}
+    if inner:
+        pieces[inner.name] = Dimension(1, inner.trip_count)
     for statement in statements:
         if isinstance(statement, Let) and statement.value.type == INDEX:
             piece = _piece(statement.value, pieces)
@@ -74,16 +71,28 @@ def space_of(kernel: Kernel) -> Space | None:
 
 def counters(loop: For, element: str, index: str) -> list[str]:
     """The loop's counters in C, computed from the linear index of the element. index: their C type."""
-    inner = loop.body[0] if len(loop.body) == 1 else None
-    if isinstance(inner, For):
-        return [f"const {index} thread = {element};",
-                f"const {index} {loop.name} = thread / {inner.extent}, {inner.name} = thread % {inner.extent};"]
-    return [f"const {index} {loop.name} = {element};"]
+    inner = inner_vector(loop)
+    if inner is None:
+        return [f"const {index} {loop.name} = {element};"]
+    return [f"const {index} thread = {element};",
+            f"const {index} {loop.name} = thread / {inner.extent}, {inner.name} = thread % {inner.extent};"]
 
 
-def replaced(statement: Let | Store, places: Mapping[Load, Expr]) -> Let | Store:
-    """The statement with its loads replaced."""
-    return statement._replace(value=with_loads(statement.value, places))
+def parallel_loop(kernel: Kernel) -> For | None:
+    return next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
+
+
+def inner_vector(loop: For) -> For | None:
+    """The VECTOR loop that is the whole body of a PARALLEL one: the printer collapses them."""
+    inner = loop.body[0]
+    is_inner = len(loop.body) == 1 and isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int)
+    return inner if is_inner else None      # type: ignore[return-value]    # which is a For
+
+
+def elements_of(loop: For) -> int:
+    """The iterations of a PARALLEL loop, collapsed."""
+    inner = inner_vector(loop)
+    return loop.trip_count * (inner.trip_count if inner else 1)
 
 
 def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
@@ -93,9 +102,10 @@ def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
     return with_parts(expr, lambda part: with_loads(part, places))
 
 
-def is_along(access: Access, width: int) -> bool:
-    """Whether adjacent elements are contiguous in memory, and every vector of them is aligned."""
-    return access.steps[0] == 1 and access.constant % width == 0 and not any(s % width for s in access.steps[1:])
+def is_along(access: Access, width: int, along: int = 0) -> bool:
+    """Whether adjacent elements of a dimension are contiguous in memory, and every vector of them is aligned."""
+    others = (s for n, s in enumerate(access.steps) if n != along)
+    return access.steps[along] == 1 and access.constant % width == 0 and not any(s % width for s in others)
 
 
 def inside(kernel: Kernel, load: Load, access: Access, dimensions: tuple[Dimension, ...]) -> bool:
@@ -106,16 +116,7 @@ def inside(kernel: Kernel, load: Load, access: Access, dimensions: tuple[Dimensi
         access.constant + sum(max(s, 0) for s in reach) < size
 
 
-def _elements(loop: For) -> tuple[tuple[Stmt, ...], dict[str, Piece], int]:
-    """The statements of one element, the counters as pieces of its linear index, and the number of elements."""
-    inner = loop.body[0] if len(loop.body) == 1 else None
-    if isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int):
-        pieces = {loop.name: Piece(inner.extent, loop.trip_count), inner.name: Piece(1, inner.extent)}
-        return inner.body, pieces, loop.trip_count * inner.extent
-    return loop.body, {loop.name: Piece(1, loop.trip_count)}, loop.trip_count
-
-
-def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
+def _piece(value: Expr, pieces: Mapping[str, Dimension]) -> Dimension | None:
     """x / c or x % c of a piece x, if that is a piece; else None."""
     if not isinstance(value, Apply) or value.op not in ("divide", "remainder"):
         return None
@@ -123,21 +124,22 @@ def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
     if not isinstance(whole, Var) or whole.name not in pieces or not isinstance(by, Const):
         return None
     outer, size = pieces[whole.name], by.integer
-    if size <= 0 or outer.modulus % size:
+    if size <= 0 or outer.size % size:
         return None
-    return Piece(outer.divisor * size, outer.modulus // size) if value.op == "divide" else Piece(outer.divisor, size)
+    is_quotient = value.op == "divide"
+    return Dimension(outer.divisor * (size if is_quotient else 1), outer.size // size if is_quotient else size)
 
 
-def _dimensions(pieces: Mapping[str, Piece], count: int) -> tuple[Dimension, ...] | None:
+def _dimensions(pieces: Mapping[str, Dimension], count: int) -> tuple[Dimension, ...] | None:
     """The dimensions of which every piece is composed."""
     bounds = sorted({1, count, *(p.divisor for p in pieces.values()),
-                     *(p.divisor * p.modulus for p in pieces.values())})
+                     *(p.divisor * p.size for p in pieces.values())})
     if any(b % a for a, b in zip(bounds, bounds[1:])):
         return None
     return tuple(Dimension(a, b // a) for a, b in zip(bounds, bounds[1:])) or (Dimension(1, 1),)
 
 
-def _access(form: Affine, pieces: Mapping[str, Piece], dimensions: tuple[Dimension, ...]) -> Access | None:
+def _access(form: Affine, pieces: Mapping[str, Dimension], dimensions: tuple[Dimension, ...]) -> Access | None:
     """The access of a position; None if it depends on anything but the pieces."""
     factors = form.factors
     if factors is None or not factors.keys() <= pieces.keys():
@@ -146,7 +148,7 @@ def _access(form: Affine, pieces: Mapping[str, Piece], dimensions: tuple[Dimensi
     for name, factor in factors.items():
         piece = pieces[name]
         for n, dimension in enumerate(dimensions):
-            if piece.divisor <= dimension.divisor < piece.divisor * piece.modulus:
+            if piece.divisor <= dimension.divisor < piece.divisor * piece.size:
                 steps[n] += factor * (dimension.divisor // piece.divisor)
     return Access(tuple(steps), form.constant)
 

@@ -1,151 +1,70 @@
-"""Loop kernels as CUDA C: a thread, a warp or a block per iteration of the PARALLEL loop.
+"""Loop kernels as CUDA C, in the form of their schedules (forms.py).
 
-In: a Kernel and the GPU. Out: its text and launch geometry. hloc/targets/printer.py prints everything that is the same
-as in C; this file prints the statements that only teams (teams.py) have.
+In: a Form and the GPU. Out: its text and launch geometry. hloc/targets/printer.py prints everything that is the same as
+in C; this file prints the statements that only teams (teams.py) have.
 
-    kernel_source(kernel, "k0_reduce_add", GPUS["h100"])
-
-Pointwise kernels use tiles (transposes.py) or vectors (vectors.py) if their accesses allow it.
+    kernel_source(form_of(kernel, steps, gpu), "k0_reduce_add", gpu)
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import Affine
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.walks import loads, walk, with_expressions
+from hloc.kernels.walks import loads, walk
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter, c_type, expression
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.loops.atomics import with_atomics
-from hloc.targets.cuda.loops.cache_read import REGISTERS, with_cache_read
-from hloc.targets.cuda.loops.fast_division import with_fast_division
+from hloc.targets.cuda.loops.cache_read import REGISTERS
+from hloc.targets.cuda.loops.forms import Form, geometry_of
 from hloc.targets.cuda.loops.index_width import fits
-from hloc.targets.cuda.loops.iteration_space import space_of, with_loads
-from hloc.targets.cuda.loops.scatter_owners import with_scatter_owners
-from hloc.targets.cuda.loops.teams import (
-    BLOCKS_PER_SM,
-    LOOKED_AT,
-    WARP,
-    Scan,
-    Spread,
-    TeamKernel,
-    Total,
-    team_kernel,
-)
-from hloc.targets.cuda.loops.transposes import Tiling, find_tiling, print_tiled, tiled_geometry
+from hloc.targets.cuda.loops.nest import LANES as WARP
+from hloc.targets.cuda.loops.nest import LARGEST_BLOCK
+from hloc.targets.cuda.loops.printing import Pack, head, print_pack
+from hloc.targets.cuda.loops.teams import LOOKED_AT, Scan, Spread, TeamKernel, Total
+from hloc.targets.cuda.loops.transposes import print_tiled
 from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
-from hloc.targets.cuda.loops.vectors import Vectors, find_vectors, print_vectors, vector_geometry
-from hloc.targets.functions import definitions, with_calls
-from hloc.targets.printer import CUDA, StatementPrinter, comment, kernel_start, pointer_type, print_kernel
+from hloc.targets.cuda.loops.vectors import print_vectors
+from hloc.targets.functions import definitions
+from hloc.targets.printer import CUDA, StatementPrinter, print_kernel
 
-THREADS = 256
 AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread loads at once; iterations that compilers unroll by default
 VECTORS_AT_ONCE = 8                     # iterations of a loop around vectors that are unrolled
-LARGEST_BLOCK = 1024
-MOST_INLINED = 32                       # functions of a kernel: ptxas takes 11 ms for each
 
 
-def kernel_source(kernel: ir.Kernel, name: str, gpu: Machine) -> tuple[str, Geometry]:
+def kernel_source(form: Form, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits if that is enough (index_width.py)."""
-    kernel = distributed(kernel, gpu)
-    form = form_of(kernel, gpu)
+    kernel = form.kernel
     text = _printed(form, name, "int" if fits(kernel) else "long")
     return "\n".join([*definitions(kernel.body, ExpressionPrinter()), text]), geometry_of(form, name, gpu)
 
 
-def distributed(kernel: ir.Kernel, gpu: Machine) -> ir.Kernel:
-    """The kernel rewritten for threads: scatters by owners or atomics, quotients by multiplication."""
-    return with_scatter_owners(with_atomics(with_fast_division(with_calls(kernel, MOST_INLINED))), gpu)
-
-
-class Form(NamedTuple):
-    """How a kernel is distributed over threads: by tiles, by vectors or by teams; else one thread per iteration."""
-
-    kernel: ir.Kernel
-    tiling: Tiling | None = None
-    vectors: Vectors | None = None
-    team: TeamKernel | None = None
-
-
-def form_of(kernel: ir.Kernel, gpu: Machine) -> Form:
-    """The form in which a kernel of distributed() is printed."""
-    space = space_of(kernel)
-    tiling = find_tiling(kernel, space) if space else None
-    if tiling is not None:
-        return Form(kernel, tiling=tiling)
-    vectors = find_vectors(kernel, space, gpu) if space else None
-    if vectors is not None:
-        return Form(kernel, vectors=vectors)
-    team = team_kernel(kernel, gpu)
-    if team is None:
-        return Form(kernel)
-    kept = with_cache_read(kernel, team.threads)
-    return Form(kept, team=team if kept is kernel else team_kernel(kept, gpu))
-
-
 def _printed(form: Form, name: str, index: str) -> str:
     """The text. index: the C type of positions."""
-    kernel, tiling, vectors, team = form
-    if tiling is not None:
-        return print_tiled(kernel, tiling, name, index)
-    if vectors is not None:
-        return print_vectors(kernel, vectors, name, index)
-    if team is not None:
-        return print_team_kernel(kernel, team, name, index)
-    return print_kernel(kernel, CUDA, name, printer=StatementPrinter(CUDA, index=index))
-
-
-def geometry_of(form: Form, name: str, gpu: Machine) -> Geometry:
-    """The launch geometry of a kernel of this form."""
     if form.tiling is not None:
-        return tiled_geometry(form.tiling, name, gpu)
+        return print_tiled(form.kernel, form.tiling, name, index)
     if form.vectors is not None:
-        return vector_geometry(form.vectors, name, gpu)
-    return team_geometry(form.team, name, gpu) if form.team else thread_geometry(form.kernel, name, gpu)
+        return print_vectors(form.kernel, form.vectors, form.threads, name, index)
+    if form.team is not None:
+        return print_team_kernel(form, form.team, name, index)
+    return print_kernel(form.kernel, CUDA, name, printer=StatementPrinter(CUDA, index=index))
 
 
-def team_geometry(team: TeamKernel, name: str, gpu: Machine) -> Geometry:
-    """A team for each row, up to a few blocks per SM."""
-    blocks = max(1, min(-(-team.rows // team.teams), gpu.cores * BLOCKS_PER_SM))
-    return Geometry(name, (blocks, 1, 1), (team.threads * team.teams, 1, 1))
-
-
-def thread_geometry(kernel: ir.Kernel, name: str, gpu: Machine) -> Geometry:
-    """A thread per iteration, up to a few blocks per SM; a grid-stride loop covers the remaining iterations."""
-    threads = threads_of(kernel)
-    blocks = max(1, min((threads + THREADS - 1) // THREADS, gpu.cores * BLOCKS_PER_SM))
-    return Geometry(name, (blocks, 1, 1), (min(THREADS, -(-max(1, threads) // WARP) * WARP), 1, 1))
-
-
-def threads_of(kernel: ir.Kernel) -> int:
-    """Iterations of the PARALLEL loop, times those of a VECTOR loop that is its whole body: the printer fuses them."""
-    loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
-    if loop is None:
-        return 1
-    inner = loop.body[0] if len(loop.body) == 1 and isinstance(loop.body[0], ir.For) else None
-    joined = inner is not None and inner.kind == ir.VECTOR and isinstance(inner.extent, int)
-    return loop.trip_count * (inner.trip_count if inner is not None and joined else 1)
-
-
-def print_team_kernel(kernel: ir.Kernel, team: TeamKernel, name: str, index: str) -> str:
+def print_team_kernel(form: Form, team: TeamKernel, name: str, index: str) -> str:
     """A whole kernel for teams, as a function called `name`."""
-    printer = TeamPrinter(CUDA, index=index, team=team, kernel=kernel)
-    printer.lines.extend(comment(kernel.origin))
-    parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
+    assert form.widths is not None
+    printer = TeamPrinter(CUDA, index=index, team=team, widths=form.widths)
     last = next((s for s in walk(team.body) if isinstance(s, ir.Last)), None)
-    if last is not None:
-        printer.arrived = f"{name}_arrived"
-        printer.line(0, f"__device__ unsigned {printer.arrived}[{last.groups}];")
+    printer.arrived = f"{name}_arrived"
     block = team.threads * team.teams
     # without the 1 ptxas spills to fit more blocks into an SM
     bounds = f"{block}, 1" if block == LARGEST_BLOCK or last is not None else block
-    printer.line(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
-    printer.lines.extend(kernel_start(kernel.buffers))
+    head(printer, form.kernel, name, bounds,
+         [f"__device__ unsigned {printer.arrived}[{last.groups}];"] if last is not None else [])
     lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
     printer.line(1, f"const {index} lane = {lane};")
     if team.threads > WARP and any(isinstance(s, Total) for s in walk(team.body)):
@@ -178,12 +97,8 @@ class TeamPrinter(StatementPrinter):
     """Prints the statements that the lanes of a team execute together."""
 
     team: TeamKernel = field(kw_only=True)
-    kernel: ir.Kernel = field(kw_only=True)
+    widths: Widths = field(kw_only=True)
     arrived: str = field(default="", kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.buffers = {b.name: b for b in self.kernel.buffers}
-        self.widths = Widths(self.team, self.buffers)
 
     def barrier(self, s: ir.Barrier, indent: int) -> None:
         self.line(indent, "__syncwarp();" if self.team.threads == WARP else "__syncthreads();")
@@ -285,32 +200,13 @@ class TeamPrinter(StatementPrinter):
             self.line(indent, f"const {self.index} point = {self.expression(first)};")
             self.counters(s._replace(counters=(*s.counters[:-1], (f"{name}_first", inner))), indent)
             first = ir.Var(f"{name}_first", ir.INDEX)
-        places: dict[ir.Load, ir.Expr] = {}
-        for n, (load, form) in enumerate(packs.loads.items()):
-            type = f"hloc_pack<{c_type(load.type)}, {width}>"
-            self.line(indent, f"const {type} x{n} = *(const {type} *)&{load.buffer}[{_place(form, first)}];")
-            places[load] = ir.Load(f"x{n}.at", ir.Var("part", ir.INDEX), load.type)
-        stores = list(packs.stores)
-        types = [f"hloc_pack<{c_type(self.buffers[store.buffer].type)}, {width}>" for store in stores]
-        for n, type in enumerate(types):
-            self.line(indent, f"{type} y{n};")
-        self.line(indent, "#pragma unroll")
-        self.line(indent, f"for (int part = 0; part < {width}; part++) {{")
-        if along:
-            self.line(indent + 1, f"const {self.index} {name} = {self.expression(first)} + part;")
-        else:
-            self.line(indent + 1, f"const {self.index} point = vector * {width} + part;")
-            self.counters(s, indent + 1)
+        counters = [f"const {self.index} {name} = {self.expression(first)} + part;"] if along else \
+            [f"const {self.index} point = vector * {width} + part;", self.of_nest(s)]
         if s.slots:
-            self.line(indent + 1, f"const {self.index} slot = some * {width} + part;")
-        for statement in s.body:
-            new = with_expressions(statement, lambda e: with_loads(e, places))
-            if isinstance(statement, ir.Store) and isinstance(new, ir.Store) and statement in packs.stores:
-                new = ir.Store(f"y{stores.index(statement)}.at", ir.Var("part", ir.INDEX), new.value)
-            self.statements([new], indent + 1)
-        self.line(indent, "}")
-        for n, (store, form) in enumerate(packs.stores.items()):
-            self.line(indent, f"*({types[n]} *)&{store.buffer}[{_place(form, first)}] = y{n};")
+            counters.append(f"const {self.index} slot = some * {width} + part;")
+        print_pack(self, Pack(width, {load: _place(form, first) for load, form in packs.loads.items()},
+                              {store: _place(form, first) for store, form in packs.stores.items()}),
+                   s.body, counters, self.widths.buffers.values(), indent)
 
     def unrolled(self, s: Spread, extent) -> int:
         """The unroll factor: enough iterations that their loads in flight are AT_ONCE bytes, also for narrow types."""
@@ -336,11 +232,14 @@ class TeamPrinter(StatementPrinter):
 
     def counters(self, s: Spread | Scan, indent: int) -> None:
         """The counters of a nest, computed from the linear index of the iteration."""
+        if len(s.counters) > 1:
+            self.line(indent, self.of_nest(s))
+        elif isinstance(s, Scan):
+            self.line(indent, f"const {self.index} {s.counters[0][0]} = update;")
+
+    def of_nest(self, s: Spread | Scan) -> str:
+        """A line with the counters of a nest of several loops."""
         number = "update" if isinstance(s, Scan) else "point"
-        if len(s.counters) == 1:
-            if isinstance(s, Scan):
-                self.line(indent, f"const {self.index} {s.counters[0][0]} = {number};")
-            return
         rest, pieces = _product(s.counters), []
         for name, extent in s.counters:
             assert isinstance(extent, int)              # of a nest
@@ -348,7 +247,7 @@ class TeamPrinter(StatementPrinter):
             rest //= extent
             value = number if outer == _product(s.counters) else f"{number} % {outer}"
             pieces.append(f"{name} = {value}" if rest == 1 else f"{name} = {value} / {rest}")
-        self.line(indent, f"const {self.index} {', '.join(pieces)};")
+        return f"const {self.index} {', '.join(pieces)};"
 
     WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
         **StatementPrinter.WRITERS, ir.Barrier: barrier, Total: total, Spread: spread, Scan: scan, ir.Last: last,

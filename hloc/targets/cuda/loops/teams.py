@@ -1,6 +1,6 @@
 """Teams: a kernel whose PARALLEL iterations contain loops runs each iteration on a warp or on a block.
 
-In: a Kernel. Out: a TeamKernel, or None if a thread per iteration is as good. All lanes of a team run the row's scalar
+In: a Kernel, and how many lanes a team has. Out: a TeamKernel, or Refused. All lanes of a team run the row's scalar
 statements, with the same results. Loops whose iterations are independent are distributed over the lanes. The first lane
 does the stores of the whole row. Accumulators are reduced over the lanes by shuffles, in a fixed order.
 
@@ -17,17 +17,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import Affine, affine, forms, injective, of_names
 from hloc.kernels.monoids import identity
+from hloc.kernels.schedule.nest import Refused, most_iterations
 from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk, with_expressions, with_parts
 from hloc.machine import Machine
+from hloc.targets.cuda.loops.cache_read import REGISTERS, registers
+from hloc.targets.cuda.loops.iteration_space import parallel_loop
+from hloc.targets.cuda.loops.nest import LANES as WARP
+from hloc.targets.cuda.loops.nest import LARGEST_BLOCK
 
-WARP = 32
-SHORTEST = 16                       # loops with fewer iterations are not worth a team
-BLOCK_THREADS = 256
 BLOCKS_PER_SM = 16                  # at most; each block then has several rows
 LARGEST_PRIVATE = 16 << 10          # bytes of Local arrays that one thread may have
 STATIC_SHARED = 44 << 10
@@ -79,29 +80,40 @@ class TeamKernel(NamedTuple):
     once: bool = False
 
 
-def team_kernel(kernel: ir.Kernel, gpu: Machine) -> TeamKernel | None:
-    """The kernel for teams, or None if each iteration runs on one thread."""
-    loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
-    if loop is not None and len(loop.body) == 1 and isinstance(loop.body[0], ir.For) and loop.body[0].kind == ir.VECTOR:
-        return None
+def team_kernel(kernel: ir.Kernel, lanes: int, teams: int, gpu: Machine) -> TeamKernel:
+    """The kernel for teams of `lanes`, of which a block has `teams`. Raises Refused."""
+    loop = parallel_loop(kernel)
     before = tuple(s for s in kernel.body if s is not loop) if loop else ()
     body = loop.body if loop else kernel.body
     rows = loop.trip_count if loop else 1
-    draft = _Draft(body, forms((*before, *body)), {b.name for b in kernel.buffers})
-    longest = max((draft.length(s) for s in draft.spreads.values()), default=0)
-    private = sum(_bytes(s) for s in walk(body) if isinstance(s, ir.Local))
+    draft = _Draft(body, forms((*before, *body)), {b.name for b in kernel.buffers}, lanes)
     scans, joins = (any(isinstance(s, kind) for s in body) for kind in (Scan, ir.Last))
-    if longest < SHORTEST and private <= LARGEST_PRIVATE and not scans and not joins:
-        return None
-    draft.threads = WARP if scans else _threads(longest, rows, private, gpu)
+    if not draft.spreads and not scans and not joins:
+        raise Refused("no loop of a row has independent iterations")
+    if scans and lanes != WARP:
+        raise Refused("the lanes of a warp find updates together")
+    if joins and teams > 1:
+        raise Refused("blocks join their results")
+    if lanes > WARP and not draft.locals and not joins and all(0 < n <= lanes // 2 for n in draft.lengths()):
+        raise Refused("most lanes would have no iteration")
     draft.place_locals()
-    teams = 1 if draft.threads > WARP else min(BLOCK_THREADS // WARP, max(1, rows))
-    if draft.shared_bytes:
-        draft.threads, teams = max(draft.threads, BLOCK_THREADS if longest > 2 * BLOCK_THREADS else 128), 1
-        draft.place_locals()
-    _check_memory(kernel, draft)
-    return TeamKernel(draft.threads, teams, rows, loop.name if loop else "", before, tuple(draft.row(body, set())),
-                      teams == 1 and rows <= BLOCKS_PER_SM * gpu.cores)
+    if draft.shared_bytes and (lanes == WARP or teams > 1):
+        raise Refused("a block shares the arrays of a row")
+    split = [s for name, s in draft.locals.items() if draft.places[name] == "split"]
+    if lanes < LARGEST_BLOCK and sum(registers(s.type, s.size, lanes) for s in split) > REGISTERS:
+        raise Refused(f"the registers of {lanes} lanes do not hold the arrays of a row")
+    _check_memory(draft)
+    return TeamKernel(lanes, min(teams, max(1, rows)), rows, loop.name if loop else "", before,
+                      tuple(draft.row(body, set())), teams == 1 and rows <= BLOCKS_PER_SM * gpu.cores)
+
+
+def refuse_threads(kernel: ir.Kernel) -> None:
+    """Raise Refused where a thread by itself does not run an iteration."""
+    if any(isinstance(s, (Scan, ir.Last)) for s in walk(kernel.body)):
+        raise Refused("lanes find updates, or join results, together")
+    private = sum(_bytes(s) for s in walk(kernel.body) if isinstance(s, ir.Local))
+    if private > LARGEST_PRIVATE:
+        raise Refused(f"arrays of {private >> 10} KiB: a thread has {LARGEST_PRIVATE >> 10}")
 
 
 def slots_of(size: int, threads: int) -> int:
@@ -115,24 +127,12 @@ def _bytes(array: ir.Local | ir.Shared) -> int:
     return array.size * ELEMENT_TYPES[array.type].bytes
 
 
-def _threads(longest: int, rows: int, private: int, gpu: Machine) -> int:
-    """Lanes of a team: a warp for short or many rows, more for long or few rows."""
-    if longest <= 2 * WARP or (longest <= 1024 and rows >= 8 * gpu.cores and private <= 8192):
-        return WARP
-    if longest >= 8192 and rows < gpu.cores:
-        return 1024
-    wanted = 512 if longest > 4096 else 256 if longest > 512 else 128
-    while wanted < 1024 and private // wanted > 512:
-        wanted *= 2
-    return wanted
-
-
-def _check_memory(kernel: ir.Kernel, draft: _Draft) -> None:
+def _check_memory(draft: _Draft) -> None:
     if draft.shared_bytes > STATIC_SHARED:
-        raise UnsupportedError(f"kernel {kernel.name} needs {draft.shared_bytes >> 10} KiB of memory per row on a GPU")
+        raise Refused(f"it needs {draft.shared_bytes >> 10} KiB of memory per row")
     rest = sum(_bytes(s) for name, s in draft.locals.items() if draft.places[name] == "private")
     if rest > LARGEST_PRIVATE:
-        raise UnsupportedError(f"kernel {kernel.name} needs {rest >> 10} KiB of memory per thread on a GPU")
+        raise Refused(f"it needs {rest >> 10} KiB of memory per thread")
 
 
 @dataclass
@@ -142,41 +142,36 @@ class _Draft:
     body: tuple[ir.Stmt, ...]
     known: dict[str, Affine]
     buffers: set[str]
-    threads: int = WARP
+    threads: int
     spreads: dict[int, Spread] = field(default_factory=dict)
     mutables: dict[str, ir.Mutable] = field(default_factory=dict)
     locals: dict[str, ir.Local] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.loaded = {load.buffer for load in loads(self.body)}
-        self._find(self.body)
-
-    def _find(self, statements: tuple[ir.Stmt, ...]) -> None:
         """Decides which loops at row level are distributed; records the Mutables and Locals declared at row level."""
-        stack = [iter(statements)]
-        while stack:
-            statement = next(stack[-1], None)
-            if statement is None:
-                stack.pop()
-            elif isinstance(statement, ir.Mutable):
-                self.mutables[statement.name] = statement
-            elif isinstance(statement, ir.Local):
-                self.locals[statement.name] = statement
-            elif isinstance(statement, ir.If):
-                stack.append(iter(statement.then + statement.otherwise))
-            elif isinstance(statement, (ir.While, Scan, ir.Last)):
-                stack.append(iter(statement.body))
-            elif isinstance(statement, ir.For):
-                spread = self._spread(statement)
-                if spread is None:
-                    stack.append(iter(statement.body))
-                else:
-                    self.spreads[id(statement)] = spread
+        self.loaded = {load.buffer for load in loads(self.body)}
+        for s in self._row_level(self.body):
+            if isinstance(s, ir.Mutable):
+                self.mutables[s.name] = s
+            elif isinstance(s, ir.Local):
+                self.locals[s.name] = s
+            elif isinstance(s, ir.For) and (spread := self._spread(s)) is not None:
+                self.spreads[id(s)] = spread
 
-    def length(self, spread: Spread) -> int:
-        """Iterations of a spread loop; an extent that is an expression counts as BLOCK_THREADS."""
-        return math.prod(n if isinstance(n, int) else BLOCK_THREADS for _, n in spread.counters)
+    def _row_level(self, statements: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
+        """The statements that all lanes run, outer before inner, in order; of distributed loops, not what is inside."""
+        for s in statements:
+            yield s
+            if isinstance(s, ir.If):
+                yield from self._row_level(s.then + s.otherwise)
+            elif id(s) not in self.spreads and (body := getattr(s, "body", None)) is not None:
+                yield from self._row_level(body)
+
+    def lengths(self) -> list[int]:
+        """The most iterations of each distributed loop; 0: unknown."""
+        named = {s.name: s.value for s in self._row_level(self.body) if isinstance(s, ir.Let)}
+        return [math.prod(most_iterations(n, named) for _, n in s.counters) for s in self.spreads.values()]
 
     def _spread(self, loop: ir.For) -> Spread | None:
         """The deepest loop nest from this loop on with independent iterations, as one loop; None if there is none."""
@@ -235,28 +230,22 @@ class _Draft:
 
     def _takes_in(self, name: str, value: ir.Expr, derived: dict[str, ir.Expr]) -> bool:
         """Whether the value is v, or op(v, an expression without v), or a select between such values."""
-        op = self.mutables[name].reassociable
-        stack = [value]
-        while stack:
-            top = stack.pop()
-            if isinstance(top, ir.Var) and (top.name == name or top.name in derived):
-                if top.name != name:
-                    stack.append(derived[top.name])
-                continue
-            if not isinstance(top, ir.Apply) or top.op not in (op, "select"):
-                return False
-            holds = [a for a in top.arguments if _reads(a, {name, *derived})]
-            if holds != list(top.arguments[1:]) if top.op == "select" else len(holds) != 1:
-                return False
-            stack.extend(holds)
-        return True
+        if isinstance(value, ir.Var):
+            return value.name == name or value.name in derived and self._takes_in(name, derived[value.name], derived)
+        if not isinstance(value, ir.Apply):
+            return False
+        holds = [a for a in value.arguments if _reads(a, {name, *derived})]
+        is_choice = value.op == "select" and holds == list(value.arguments[1:])
+        is_term = value.op == self.mutables[name].reassociable and len(holds) == 1
+        return (is_choice or is_term) and all(self._takes_in(name, a, derived) for a in holds)
 
     # -- Local arrays ----------------------------------------------------------------------------------------------
 
     def place_locals(self) -> None:
         """Places each Local. split: over the lanes; private: each lane has an identical copy; shared: one per team."""
+        touched = [(s, _touched(s.body)) for s in self.spreads.values()] if self.locals else []
         for name in self.locals:
-            spreads = [s for s in self.spreads.values() if name in _touched(s.body)]
+            spreads = [s for s, names in touched if name in names]
             if not spreads:
                 self.places[name] = "private"
             elif all(self._own(name, s) for s in spreads) and not self._at_row_level(name):
@@ -279,20 +268,8 @@ class _Draft:
         return all(affine(p, self.known) == of_names(wanted) for p in positions)
 
     def _at_row_level(self, name: str) -> bool:
-        return any(name in _touched((s,)) for s in self._row_statements()
-                   if not isinstance(s, (ir.For, ir.If, ir.While, ir.Last)))
-
-    def _row_statements(self):
-        """The statements that all lanes run."""
-        stack = list(self.body)
-        while stack:
-            top = stack.pop()
-            yield top
-            if isinstance(top, ir.If):
-                stack.extend(top.then + top.otherwise)
-            elif isinstance(top, (ir.While, Scan, ir.Last)) \
-                    or (isinstance(top, ir.For) and id(top) not in self.spreads):
-                stack.extend(top.body)
+        return any(name in _touched((s,)) for s in self._row_level(self.body)
+                   if not isinstance(s, ir.If) and not hasattr(s, "body"))
 
     # -- the new body ----------------------------------------------------------------------------------------------
 
@@ -338,18 +315,9 @@ class _Draft:
 
     def _summed_in_spreads(self, name: str, loop: ir.For) -> bool:
         """Whether all updates of an accumulator in this loop are in distributed loops."""
-        stack, found = list(loop.body), 0
-        while stack:
-            top = stack.pop()
-            if isinstance(top, ir.Assign) and top.name == name:
-                return False
-            if isinstance(top, ir.For) and id(top) in self.spreads:
-                found += 1
-            elif isinstance(top, ir.If):
-                stack.extend(top.then + top.otherwise)
-            elif isinstance(top, (ir.For, ir.While)):
-                stack.extend(top.body)
-        return found > 0
+        level = list(self._row_level(loop.body))
+        return any(id(s) in self.spreads for s in level) \
+            and not any(isinstance(s, ir.Assign) and s.name == name for s in level)
 
     def _reset(self, name: str) -> ir.Assign:
         mutable = self.mutables[name]

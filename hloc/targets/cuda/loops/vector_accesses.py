@@ -38,9 +38,9 @@ class Packs(NamedTuple):
 
 
 def packs_of(counters: Counters, body: tuple[Stmt, ...], lanes: int, known: Mapping[str, Affine],
-             buffers: Mapping[str, Buffer], wanted: int = 0) -> Packs | None:
+             buffers: Mapping[str, Buffer], wanted: int = 0, most: int = PACK_BYTES) -> Packs | None:
     """The vector accesses of a nest of loops. wanted: the width of the other loops of the row; 0: as wide as the
-    narrowest type allows."""
+    narrowest type allows, at most `most`."""
     counter, extent = counters[-1]
     total = math.prod(n for _, n in counters)
     if any(isinstance(s, (For, If, While)) for s in walk(body)):
@@ -53,7 +53,7 @@ def packs_of(counters: Counters, body: tuple[Stmt, ...], lanes: int, known: Mapp
                                                                     for s in stores]
     if not widths:
         return None
-    width = wanted or PACK_BYTES // min(widths)
+    width = wanted or min(most, PACK_BYTES // min(widths))
     while width > 1 and not wanted and (extent % width or total // width < lanes):
         width //= 2
     if width < 2 or extent % width:
@@ -74,11 +74,11 @@ def packs_of(counters: Counters, body: tuple[Stmt, ...], lanes: int, known: Mapp
 
 
 def common_width(loops: Iterable[tuple[Counters, tuple[Stmt, ...], int]], lanes: int, known: Mapping[str, Affine],
-                 buffers: Mapping[str, Buffer]) -> int:
-    """The width for all loops (counters, body, slots of a lane) that share split arrays; 1: no vector accesses. It does
-    not change the number of slots."""
+                 buffers: Mapping[str, Buffer], most: int) -> int:
+    """The width for all loops (counters, body, slots of a lane) that share split arrays, at most `most`; 1: no vector
+    accesses. It does not change the number of slots."""
     loops = list(loops)
-    for width in (n for n in WIDTHS if all(_keeps_slots(counters, slots, n, lanes) for counters, _, slots in loops)):
+    for width in (n for n in WIDTHS if n <= most and all(_keeps_slots(c, slots, n, lanes) for c, _, slots in loops)):
         found = [packs_of(counters, body, lanes, known, buffers, width) for counters, body, _ in loops]
         if any(p and width * _narrowest(p, buffers) <= PACK_BYTES for p in found):
             return width
@@ -104,22 +104,33 @@ def _constant(counters: Sequence[tuple[str, int | Expr]]) -> Counters | None:
 
 
 class Widths:
-    """The vector accesses of each distributed loop of a team's row."""
+    """The vector accesses of each distributed loop of a team's row, of at most `most` adjacent elements."""
 
-    def __init__(self, team: TeamKernel, buffers: Mapping[str, Buffer]) -> None:
-        self.lanes, self.known, self.buffers = team.threads, forms((*team.before, *team.body)), buffers
+    def __init__(self, team: TeamKernel, buffers: Mapping[str, Buffer], most: int) -> None:
+        self.lanes, self.most, self.buffers = team.threads, most, buffers
+        self.known = forms((*team.before, *team.body))
         statements: Iterable[Own] = walk(team.body)
-        slotted = [s for s in statements if isinstance(s, Spread) and s.slots]
+        self.loops = [s for s in statements if isinstance(s, Spread)]
+        slotted = [s for s in self.loops if s.slots]
         loops = [(own, s.body, s.slots) for s in slotted if (own := _constant(s.counters)) is not None]
         plain = len(loops) == len(slotted) \
             and not any(isinstance(s, (For, If, While)) for spread in slotted for s in walk(spread.body))
-        self.width = common_width(loops, self.lanes, self.known, buffers) if slotted and plain else 1
+        self.width = common_width(loops, self.lanes, self.known, buffers, most) if slotted and plain else 1
+        self.found = {id(s): self._of(s) for s in self.loops}
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a loop has vector accesses."""
+        return any(self.found.values())
 
     def of(self, s: Spread) -> Packs | None:
-        """The width and vector accesses of a loop; None if a lane takes one element at a time."""
+        """The width and vector accesses of a loop of the row; None if a lane takes one element at a time."""
+        return self.found[id(s)]
+
+    def _of(self, s: Spread) -> Packs | None:
         counters = _constant(s.counters)
-        if counters is None or s.slots and self.width < 2 or len(s.counters) > 1 and not s.slots:
+        if self.most < 2 or counters is None or s.slots and self.width < 2 or len(s.counters) > 1 and not s.slots:
             return None
         wanted = self.width if s.slots else 0
-        found = packs_of(counters, s.body, self.lanes, self.known, self.buffers, wanted)
+        found = packs_of(counters, s.body, self.lanes, self.known, self.buffers, wanted, self.most)
         return found or (Packs(self.width, {}, {}) if s.slots else None)
