@@ -16,9 +16,10 @@ from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations_of_prologue, sizes_of
 from hloc.targets.cuda.costs.tile_work import Sizes
 from hloc.targets.cuda.costs.work import WARP, Work
-from hloc.targets.cuda.tiles import convolutions, products
+from hloc.targets.cuda.tiles import convolutions, few_rows, products
 from hloc.targets.cuda.tiles.convolution_facts import Asked, is_direct
 from hloc.targets.cuda.tiles.new_lines import STORES
+from hloc.targets.cuda.tiles.product_facts import THIN, Product
 from hloc.targets.cuda.tiles.sorting import CHUNK, PICKED, wanted
 from hloc.targets.cuda.tiles.tiling import Tiling
 from hloc.targets.cuda.tiles.times import works_of
@@ -46,12 +47,12 @@ def _chosen(found: Sequence[Tiling], variant: str) -> Tiling:
 
 
 def _gemm(tile: Tile, launches: Sequence[Geometry], gpu: Machine, variant: str) -> list[Work]:
-    product = products.Product.of(tile)
-    few = products.few_rows(tile, product, gpu)
-    if few and variant in ("", products.FEW_ROWS):
+    product = Product.of(tile)
+    few = few_rows.few_rows(tile, product, gpu)
+    if few and variant in ("", few_rows.FEW_ROWS):
         return [_few(sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner), launches[0], tile,
                      few)]
-    if product.m <= products.THIN and not product.groups:
+    if product.m <= THIN and not product.groups:
         sizes = sizes_of(tile, product.m, product.n, product.k, product.outer * product.inner)
         return [_thin(sizes, launches[0], tile, gpu)]
     tiling = _chosen(products.tilings_of(tile, product, gpu), variant)
@@ -84,8 +85,8 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile, gpu: Machine) -> Work:
     taken = (1 + sizes.rows) * (ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes < 4)
     counts = {"access": loads * (1 + sizes.rows), "fma": elements * sizes.rows / WARP,
               "alu": elements * (taken + computed) / WARP}
-    product = products.Product.of(tile)
-    block = products.thin_of(tile, product, gpu)
+    product = Product.of(tile)
+    block = few_rows.thin_of(tile, product, gpu)
     steps = math.ceil(product.k / block.deep / block.slices)
     rounds = steps // block.ahead + steps % block.ahead + 1
     syncs = 3 * math.ceil(sizes.rows / block.concurrent_rows(4))
@@ -94,7 +95,7 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile, gpu: Machine) -> Work:
     return work._replace(registers=OF_THIN, syncs=each * syncs)
 
 
-def _few(sizes: Sizes, start: Geometry, tile: Tile, few: products.Few) -> Work:
+def _few(sizes: Sizes, start: Geometry, tile: Tile, few: few_rows.Few) -> Work:
     """Each element of the large operand is taken out of its word once, and multiplied on tensor cores; every block
     reads the rows once. A load is on its way while the one before it is multiplied."""
     elements, c = sizes.columns * sizes.depth * sizes.products, few.constants

@@ -15,7 +15,7 @@ from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load, Store, Tile, Var
 from hloc.kernels.walks import are_lets
 from hloc.targets.cuda.libraries import cublaslt
 from hloc.targets.cuda.libraries.cublaslt import LtProduct, Matrix
-from hloc.targets.cuda.tiles.products import Product
+from hloc.targets.cuda.tiles.product_facts import Product
 from hloc.targets.cuda.tiles.tensor_cores import TF32
 
 SMALLEST = 1 << 21                  # multiply-adds; with fewer the call costs more than the product

@@ -32,7 +32,7 @@ from hloc.targets.cuda.tiles.new_lines import (
     store_calls,
     vector_of_lines,
 )
-from hloc.targets.cuda.tiles.products import vector_of
+from hloc.targets.cuda.tiles.product_facts import vector_of
 from hloc.targets.cuda.tiles.tensor_cores import PLAIN
 from hloc.targets.cuda.tiles.tensor_maps import BYTES, PIECE, TensorMap
 from hloc.targets.cuda.tiles.tiling import (

@@ -14,7 +14,7 @@ from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
 from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, Finish, finish_of
 from hloc.targets.cuda.tiles.positions import is_positions
-from hloc.targets.cuda.tiles.products import Product
+from hloc.targets.cuda.tiles.product_facts import Product
 from hloc.targets.cuda.tiles.prologues import Computed, computed
 from hloc.targets.cuda.tiles.tiling import aligned, store_sum
 from hloc.targets.cuda.tiles.window_rows import with_long_lines

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Tile, Update
 from hloc.machine import Machine
-from hloc.targets.cuda.tiles.products import vector_of
+from hloc.targets.cuda.tiles.product_facts import vector_of
 from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM
 from hloc.targets.printer import CUDA, print_statements
 

@@ -9,99 +9,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Stmt, Tile, Var
+from hloc.kernels.ir import INDEX, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
-from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.sizes import operations_of_prologue, sizes_of
 from hloc.targets.cuda.costs.tile_work import Side, Sizes
+from hloc.targets.cuda.tiles.few_rows import FEW_ROWS, few_kernel, few_rows, thin_kernel
 from hloc.targets.cuda.tiles.finish import VECTOR_BYTES, finish_of, finish_text
 from hloc.targets.cuda.tiles.lines import Lines, offsets
-from hloc.targets.cuda.tiles.prologues import Computed, computed, computed_thin, prologue_struct
+from hloc.targets.cuda.tiles.product_facts import (
+    THIN,
+    Product,
+    computed_sides,
+    epilogue,
+    names_of,
+    operands_of,
+    places_of,
+    types_of,
+    vector_of,
+)
+from hloc.targets.cuda.tiles.prologues import Computed
 from hloc.targets.cuda.tiles.tensor_cores import TF32, Numbers, numbers_of
 from hloc.targets.cuda.tiles.tensor_maps import LARGEST_SIZE, LINE, TensorMap
 from hloc.targets.cuda.tiles.tiled_kernels import tiled_kernels
-from hloc.targets.cuda.tiles.tiling import (
-    BLOCKS_PER_SM,
-    MOST_WIDE,
-    Tiling,
-    adder,
-    in_order_of_f32,
-    kernel_text,
-    multiply_add,
-    shape_struct,
-    store_sum,
-    tilings,
-)
+from hloc.targets.cuda.tiles.tiling import MOST_WIDE, Tiling, in_order_of_f32, tilings
 from hloc.targets.cuda.tiles.times import predicted_us
 
-THIN = 8                    # most rows (or columns) of the thin template
-FEW = 32                    # most rows of the one on tensor cores, if the right operand is computed in registers anyway
-FEW_ROWS = "few rows"
-RESIDENT = ((8, 16), (16, 12), (FEW, 8))    # rows, and warps of an SM whose registers suffice for so many
-THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
-THIN_SUMS, FEW_SUMS, MOST_COLUMNS = 64, 32, 8         # of a thread: with few sums, more loads are on their way
-THIN_ENOUGH = 2                 # blocks per SM
-THIN_MEMORY = 32 << 10          # bytes of a block, for sums of slices
-MOST_NEAR = 128                 # bytes of the left operand with which registers suffice for two blocks per SM
 LARGEST_TILE = 128
-
-
-class Product(NamedTuple):
-    """C[b, i, j] = sum over k of A B. exchanged: rows and columns of the Tile are exchanged. groups: the number of
-    groups of rows, or 0; each group has its own B, and the inner batches are these."""
-
-    m: int
-    n: int
-    k: int
-    outer: int
-    inner: int
-    lhs: tuple[int, int, int, int, int]         # offset, outer, inner, row, k
-    rhs: tuple[int, int, int, int, int]         # offset, outer, inner, k, column
-    exchanged: bool = False
-    groups: int = 0
-
-    @staticmethod
-    def of(tile: Tile) -> Product:
-        facts = dict(tile.parameters)
-        (m, n, k), (outer, inner) = facts["sizes"], facts["batches"]
-        if "groups" in facts:
-            return Product(m, n, k, outer, inner, facts["lhs"], facts["rhs"], groups=facts["groups"][0])
-        product = Product(m, n, k, outer, inner, facts["lhs"], facts["rhs"])
-        return product.exchange() if n <= THIN < m or (n < m and n <= THIN) else product
-
-    def exchange(self) -> Product:
-        """The same product as C^T = B^T A^T."""
-        a, b = self.lhs, self.rhs
-        return Product(self.n, self.m, self.k, self.outer, self.inner, (*b[:3], b[4], b[3]), (*a[:3], a[4], a[3]), True)
-
-    def constants(self, width: int) -> dict[str, int]:
-        """Constants of gemm.cuh. width: bytes of an element."""
-        a, b = self.lhs, self.rhs
-        grouped = {"GROUPS": self.groups} if self.groups else {}
-        apart = self.groups and a[4] != 1           # a group may start at any row
-        return {**grouped, "M": self.m, "N": self.n, "K": self.k,
-                "BATCHES": self.outer * self.inner, "INNER": self.inner,
-                "A_OUTER": a[1], "A_INNER": a[2], "A_ROW": a[3], "A_K": a[4],
-                "B_OUTER": b[1], "B_INNER": b[2], "B_K": b[3], "B_COLUMN": b[4],
-                "A_VECTOR": 1 if apart else vector_of(a[:3], (self.m, a[3]), (self.k, a[4]), width),
-                "B_VECTOR": vector_of(b[:3], (self.n, b[4]), (self.k, b[3]), width)}
-
-
-def vector_of(starts: tuple[int, ...], rows: tuple[int, int], depth: tuple[int, int], width: int) -> int:
-    """Elements of an operand per vector load. They must be contiguous, and all offsets and other strides must be
-    multiples of the vector length. rows, depth: size and stride of each."""
-    (count, stride), (other, apart) = (depth, rows) if depth[1] == 1 else (rows, depth)
-    if stride != 1:
-        return 1
-    vector = VECTOR_BYTES // width
-    while vector > 1 and any(n % vector for n in (count, *starts, *([apart] if other > 1 else []))):
-        vector //= 2
-    return max(1, vector)
 
 
 def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
@@ -116,10 +52,10 @@ def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     names = names_of(product)
     few = few_rows(tile, product, gpu)
     if few and variant in ("", FEW_ROWS):
-        return _few(tile, name, gpu, product, few, finish(1))
+        return few_kernel(tile, name, gpu, product, few, finish(1))
     if product.m <= THIN and not product.groups:
-        return _thin(tile, name, gpu, product, finish(1))
-    operands, structs = _operands(tile, name, product, computed_sides(tile))
+        return thin_kernel(tile, name, gpu, product, finish(1))
+    operands, structs = operands_of(tile, name, product, computed_sides(tile))
     constants = product.constants(ELEMENT_TYPES[type].bytes)
     found = tilings_of(tile, product, gpu)
     tiling = next((t for t in found if t.variant == variant), found[0])
@@ -131,42 +67,6 @@ def gemm(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
         f"hloc_gemm<{name}_shape>({operands}"
     text, *rest = tiled_kernels(tile, name, gpu, tiling, constants, call, finish, maps, lines=lines)
     return structs + text, *rest
-
-
-def places_of(product: Product) -> tuple[dict[str, int], str]:
-    """The extents of the epilogue's names, and the one that runs along the product's columns."""
-    rows, columns, count = product.m, product.n, product.outer * product.inner
-    if product.exchanged:
-        return {"batch": count, "row": columns, "column": rows}, "row"
-    return {"batch": count, "row": rows, "column": columns}, "column"
-
-
-def computed_sides(tile: Tile) -> dict[str, Computed]:
-    """The operands ("lhs", "rhs") that are computed by a prologue."""
-    m, n, k = dict(tile.parameters)["sizes"]
-    return {p.operand: computed(p, m if p.operand == "lhs" else n, k) for p in tile.prologues}
-
-
-def types_of(tile: Tile, names: tuple[str, ...] = ("lhs", "rhs")) -> list[str]:
-    """The element types of the named operands."""
-    types = {**{b.name: b.type for b in tile.buffers}, **{p.operand: p.type for p in tile.prologues}}
-    return [types[n] for n in names]
-
-
-def names_of(product: Product) -> tuple[str, str]:
-    """The Tile's names of the left and the right operand."""
-    return ("rhs", "lhs") if product.exchanged else ("lhs", "rhs")
-
-
-def _operands(tile: Tile, name: str, product: Product, made: dict[str, Computed]) -> tuple[str, str]:
-    """The template's arguments for both operands: addresses, or prologue structs; and the text of these structs."""
-    texts = []
-    for operand, side in zip(names_of(product), (product.lhs, product.rhs)):
-        if operand in made:
-            texts.append(f"{name}_{operand}{{{', '.join(b.name for b in made[operand].buffers(tile))}}}")
-        else:
-            texts.append(operand + (f" + {side[0]}" if side[0] else ""))
-    return ", ".join(texts), "".join(prologue_struct(m, tile, f"{name}_{n}") for n, m in made.items())
 
 
 def gemm_variants(tile: Tile, gpu: Machine) -> list[str]:
@@ -306,167 +206,3 @@ def streams(product: Product, constants: dict[str, int], numbers: Numbers | None
     lines = ((constants["A_VECTOR"], constants["A_K"]), (constants["B_VECTOR"], constants["B_K"]))
     pieces = [(own.vector, own.along) if own else (vector, step == 1) for own, (vector, step) in zip(made, lines)]
     return all(vector * width == VECTOR_BYTES and (width > 1 or along) for vector, along in pieces)
-
-
-class Thin(NamedTuple):
-    """How the thin template is cut. rows: of the left operand, a power of two; wide, deep: elements of the right
-    operand that a thread loads at once, across and along the depth; ahead: such loads on their way; threads, slices
-    (of the depth): of a block."""
-
-    rows: int
-    wide: int
-    deep: int
-    ahead: int
-    threads: int
-    slices: int
-
-    @property
-    def columns(self) -> int:
-        return self.threads // self.slices * self.wide
-
-    def concurrent_rows(self, width: int) -> int:
-        """Rows whose sums are in shared memory at once. width: bytes of a sum."""
-        return max(1, min(self.rows, THIN_MEMORY // (self.threads * self.wide * width)))
-
-    def blocks(self, product: Product) -> int:
-        return -(-product.n // self.columns) * product.outer * product.inner
-
-
-def thin_of(tile: Tile, product: Product, gpu: Machine) -> Thin:
-    """How a product of few rows is cut."""
-    rows = 1 << (product.m - 1).bit_length()
-    wide = min(MOST_COLUMNS, THIN_SUMS // rows)         # most columns of a thread
-    right = next((computed_thin(p, product.n, product.k, wide) for p in tile.prologues
-                  if p.operand == names_of(product)[1]), None)
-    if right:
-        along, vector = right.along, right.vector
-    else:
-        constants = product.constants(ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes)
-        along = constants["B_K"] == 1
-        vector = constants["B_VECTOR"] if along else min(constants["B_VECTOR"], wide)
-    wide, deep = (1, vector) if along else (vector, 1)
-    return Thin(rows, wide, deep, 2 if rows * wide > FEW_SUMS else 4, *_thin_block(product, wide, deep, gpu))
-
-
-class Few(NamedTuple):
-    """A product of few rows on tensor cores (few_rows.cuh). made: operands that are computed; vector: elements of the
-    right one that a lane loads at once."""
-
-    numbers: Numbers
-    made: dict[str, Computed]
-    vector: int
-    constants: dict[str, int]
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.constants["BK"]
-
-    @property
-    def resident(self) -> int:
-        """Warps of an SM."""
-        return next(warps for rows, warps in RESIDENT if rows >= self.constants["BM"])
-
-
-def few_rows(tile: Tile, product: Product, gpu: Machine) -> Few | None:
-    """How a product of a few rows runs on tensor cores; None if it does not. Types of up to two bytes: of wider ones
-    tensor cores would round, and memory is the limit without them. A right operand that is computed takes the fewest
-    instructions so, even for one row. One in memory as it is needs few for one row anyway, and for more than THIN rows
-    it goes through shared memory in tiles."""
-    facts, names = dict(tile.parameters), names_of(product)
-    (left, right), prologues = types_of(tile, names), {p.operand: p for p in tile.prologues}
-    numbers = numbers_of(left, right, facts["types"][1], facts.get("algorithm", ""), gpu)
-    least, most = (1, FEW) if names[1] in prologues else (2, THIN)
-    if numbers is None or left != right or ELEMENT_TYPES[left].bytes > 2 or product.groups \
-            or not least <= product.m <= most:
-        return None
-    constants, made = product.constants(ELEMENT_TYPES[left].bytes), {}
-    along, vector = constants["B_K"] == 1, constants["B_VECTOR"]
-    if names[1] in prologues:
-        own = made[names[1]] = computed_thin(prologues[names[1]], product.n, product.k, 1)
-        along, vector = own.along, own.vector
-    if not along or vector % (2 * numbers.word) or (names[0] not in prologues and constants["A_K"] != 1):
-        return None
-    if names[0] in prologues:
-        made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, vector)
-    constants["A_VECTOR"] = min(constants["A_VECTOR"], vector)
-
-    def is_short(columns: int) -> bool:
-        return -(-product.n // columns) * product.outer * product.inner < THIN_ENOUGH * gpu.cores
-    columns = 16 if is_short(32) else 32
-    few = Few(numbers, made, vector, {**constants, "BM": -(-product.m // 8) * 8, "BN": columns})
-    warps = few.resident if is_short(columns) else few.resident // 2
-    few.constants["BK"] = max(1, min(warps, product.k // (4 * vector)))
-    return few
-
-
-def _few(tile: Tile, name: str, gpu: Machine, product: Product, few: Few, finish: str) -> tuple:
-    """The template for a few rows on tensor cores."""
-    total, c = dict(tile.parameters)["types"][1], few.constants
-    operands, structs = _operands(tile, name, product, few.made)
-    call = f"hloc_gemm_few<{name}_shape, {few.numbers.name}, {c_type(total)}>({operands}, memory,\n" \
-           f"    {adder(total)}, finish);"
-    blocks = -(-product.n // c["BN"]) * product.outer * product.inner
-    start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (few.threads, 1, 1))
-    memory = c["BK"] * c["BM"] * c["BN"] * ELEMENT_TYPES[total].bytes
-    text = kernel_text(tile, name, few.threads, [finish, call], memory,
-                       together=min(2, few.resident // c["BK"]))
-    return structs + shape_struct(f"{name}_shape", c) + text, start
-
-
-def _thin(tile: Tile, name: str, gpu: Machine, product: Product, finish: str) -> tuple:
-    """The thin template: each thread reads vectors of the right operand, over one slice of the depth."""
-    names, total = names_of(product), dict(tile.parameters)["types"][1]
-    type, other = types_of(tile, names)
-    block, constants = thin_of(tile, product, gpu), product.constants(ELEMENT_TYPES[type].bytes)
-    prologues, made = {p.operand: p for p in tile.prologues}, {}
-    if names[1] in prologues:
-        wide = min(MOST_COLUMNS, THIN_SUMS // block.rows)
-        made[names[1]] = computed_thin(prologues[names[1]], product.n, product.k, wide)
-    else:
-        constants["B_VECTOR"] = block.wide * block.deep
-    if names[0] in prologues:
-        made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, block.deep)
-    constants["A_VECTOR"] = min(constants["A_VECTOR"], block.deep) if constants["A_K"] == 1 else 1
-    constants.update({"BM": block.rows, "BN": block.columns, "BK": block.slices, "AHEAD": block.ahead,
-                      "ROWS_AT_ONCE": block.concurrent_rows(ELEMENT_TYPES[total].bytes)})
-    operands, structs = _operands(tile, name, product, made)
-    call = (f"hloc_gemm_thin<{name}_shape, {c_type(total)}>({operands}, memory,\n"
-            f"    {multiply_add(type, other, total)},\n    {adder(total)}, finish);")
-    blocks = max(1, min(block.blocks(product), gpu.cores * BLOCKS_PER_SM))
-    memory = block.columns * block.slices * ELEMENT_TYPES[total].bytes * constants["ROWS_AT_ONCE"]
-    near = block.rows * block.deep * ELEMENT_TYPES[type].bytes      # bytes of the left operand per vector
-    together = 2 if block.threads == THIN_THREADS and near <= MOST_NEAR else 1
-    text = kernel_text(tile, name, block.threads, [finish, call], memory, together=together)
-    return structs + shape_struct(f"{name}_shape", constants) + text, \
-        Geometry(name, (blocks, 1, 1), (block.threads, 1, 1))
-
-
-def _thin_block(product: Product, wide: int, deep: int, gpu: Machine) -> tuple[int, int]:
-    """Threads and slices of a block. Slices are few if there are enough blocks. With too few blocks, slices and then
-    threads are added, so that enough loads are in flight."""
-    threads, slices = THIN_THREADS, THIN_SLICES
-
-    def short() -> bool:
-        return Thin(1, wide, deep, 1, threads, slices).blocks(product) < THIN_ENOUGH * gpu.cores \
-            and slices * deep * 4 <= product.k
-    while slices < MOST_SLICES and short():
-        slices *= 2
-    return (2 * threads, 2 * slices) if slices == MOST_SLICES and short() else (threads, slices)
-
-
-def epilogue(tile: Tile, total: str) -> tuple[Stmt, ...]:
-    """The Tile's epilogue; without one, a store of the sum to out0."""
-    if tile.epilogue:
-        return tile.epilogue
-    facts = dict(tile.parameters)
-    outer, inner, row, column = facts["result"]
-    batch = Var("batch", INDEX)
-    count = Const(facts["batches"][1], INDEX)
-    place: Expr = Const(0, INDEX)
-    for value, stride in ((index_apply("divide", batch, count), outer),
-                          (Apply("remainder", (batch, count), INDEX), inner),
-                          (Var("row", INDEX), row), (Var("column", INDEX), column)):
-        if stride:
-            scaled = index_apply("multiply", value, Const(stride, INDEX)) if stride != 1 else value
-            place = scaled if place == Const(0, INDEX) else index_apply("add", place, scaled)
-    return (store_sum(next(b for b in tile.buffers if b.name == "out0"), place, total),)
