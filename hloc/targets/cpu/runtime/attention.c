@@ -222,9 +222,9 @@ static attend_panel attend_panel_of(const hloc_attention_plan* plan, const atten
   return (attend_panel){two ? HLOC_PANEL : HLOC_LANES32, memory, out, out + g->features * HLOC_PANEL};
 }
 
-static int attend_take_scratch(const hloc_attention_plan* plan, attend_scratch* s) {
+static int attend_take_scratch(hloc_attention_plan* plan, attend_scratch* s) {
   const hloc_attention_choices* by = &plan->g.choices;
-  float* memory = hloc_scratch(HLOC_OWN, by->own);
+  float* memory = hloc_own_scratch(by->own, &plan->failed);
   if (!memory) return 0;
   *s = (attend_scratch){.panels = memory, .tile = memory + by->at_tile, .transposed = memory + by->at_transposed,
                         .k = memory + by->at_k, .v = memory + by->at_v, .room = memory + by->at_room};
@@ -322,10 +322,7 @@ static void attend_run_tasks(void* const* args, long begin, long end) {
   hloc_attention_plan* plan = (hloc_attention_plan*)args;
   const long panels = (plan->g.rows + HLOC_PANEL - 1) / HLOC_PANEL;
   attend_scratch s;
-  if (!attend_take_scratch(plan, &s)) {
-    __atomic_store_n(&plan->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  if (!attend_take_scratch(plan, &s)) return;
   for (long t = begin; t < end; t++) {
     const long first = t % plan->tasks_of_batch * plan->g.choices.panels;
     attend_run_panels(plan, &s, t / plan->tasks_of_batch, first, hloc_smaller(plan->g.choices.panels, panels - first));

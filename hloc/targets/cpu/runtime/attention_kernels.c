@@ -12,9 +12,9 @@
 #define HLOC_ACROSS_ONE 4
 
 #if defined(HLOC_PAIRS)
-#define HLOC_SUM(sum, a, b) ((hloc_vf32)HLOC_MULTIPLY_PAIRS(sum, a, b))
+#define HLOC_MORE(sum, a, b) ((hloc_vf32)HLOC_MULTIPLY_PAIRS(sum, a, b))
 #else
-#define HLOC_SUM(sum, a, b) ((sum) + (a) * (b))
+#define HLOC_MORE(sum, a, b) ((sum) + (a) * (b))
 #endif
 
 /* sums[i][q] (+)= sum over p < k of a[i * row + p * step] b[p][q], for some i and a panel of two vectors, or of one */
@@ -24,7 +24,7 @@
 #define HLOC_ADD_TWO(i)                                                                                               \
   {                                                                                                                   \
     const hloc_vf32 ai = hloc_splat_f32(a[(i) * row]);                                                                \
-    left##i = HLOC_SUM(left##i, ai, b0), right##i = HLOC_SUM(right##i, ai, b1);                                       \
+    left##i = HLOC_MORE(left##i, ai, b0), right##i = HLOC_MORE(right##i, ai, b1);                                     \
   }
 #define HLOC_STORE_TWO(i)                                                                                             \
   hloc_store_f32(sums + 2 * (i) * HLOC_LANES32, left##i), hloc_store_f32(sums + (2 * (i) + 1) * HLOC_LANES32, right##i);
@@ -43,7 +43,7 @@
     HLOC_EACH_##ROWS(HLOC_STORE_TWO)                                                                                  \
   }
 #define HLOC_BEGIN_ONE(i) hloc_vf32 sum##i = adds ? hloc_load_f32(sums + (i) * HLOC_LANES32) : (hloc_vf32){0};
-#define HLOC_ADD_ONE(i) sum##i = HLOC_SUM(sum##i, hloc_splat_f32(a[(i) * row]), b0);
+#define HLOC_ADD_ONE(i) sum##i = HLOC_MORE(sum##i, hloc_splat_f32(a[(i) * row]), b0);
 #define HLOC_STORE_ONE(i) hloc_store_f32(sums + (i) * HLOC_LANES32, sum##i);
 #define HLOC_DEFINE_ONE(NAME, ROWS, ROW, STEP, ADDS)                                                                  \
   static __attribute__((noinline)) void NAME(long k, const float* restrict a, long stride, const float* restrict b,   \
@@ -64,46 +64,29 @@
 #define HLOC_DEFINE_ACROSS_ONE(ROWS) HLOC_DEFINE_ONE(attend_across_one_##ROWS, ROWS, 1, stride, 1)
 /* one row, and even numbers of them */
 #if HLOC_VECTOR_BYTES == 64
-#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
+#define HLOC_ATTEND_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12) X(14)
 #elif defined(__aarch64__)
-#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12)
+#define HLOC_ATTEND_ROWS(X) X(1) X(2) X(4) X(6) X(8) X(10) X(12)
 #else
-#define HLOC_ALL_ROWS(X) X(1) X(2) X(4) X(6)
+#define HLOC_ATTEND_ROWS(X) X(1) X(2) X(4) X(6)
 #endif
 #define HLOC_ALONG_NAME(ROWS) attend_along_##ROWS,
 #define HLOC_ACROSS_NAME(ROWS) attend_across_##ROWS,
 #define HLOC_ALONG_ONE_NAME(ROWS) attend_along_one_##ROWS,
 #define HLOC_ACROSS_ONE_NAME(ROWS) attend_across_one_##ROWS,
 #if HLOC_IS_HERE(HLOC_ALONG)
-HLOC_ALL_ROWS(HLOC_DEFINE_ALONG)
-const hloc_attention_kernels hloc_attention_along = {HLOC_ALL_ROWS(HLOC_ALONG_NAME)};
+HLOC_ATTEND_ROWS(HLOC_DEFINE_ALONG)
+const hloc_attention_kernels hloc_attention_along = {HLOC_ATTEND_ROWS(HLOC_ALONG_NAME)};
 #endif
 #if HLOC_IS_HERE(HLOC_ACROSS)
-HLOC_ALL_ROWS(HLOC_DEFINE_ACROSS)
-const hloc_attention_kernels hloc_attention_across = {HLOC_ALL_ROWS(HLOC_ACROSS_NAME)};
+HLOC_ATTEND_ROWS(HLOC_DEFINE_ACROSS)
+const hloc_attention_kernels hloc_attention_across = {HLOC_ATTEND_ROWS(HLOC_ACROSS_NAME)};
 #endif
 #if HLOC_IS_HERE(HLOC_ALONG_ONE)
-HLOC_ALL_ROWS(HLOC_DEFINE_ALONG_ONE)
-const hloc_attention_kernels hloc_attention_along_one = {HLOC_ALL_ROWS(HLOC_ALONG_ONE_NAME)};
+HLOC_ATTEND_ROWS(HLOC_DEFINE_ALONG_ONE)
+const hloc_attention_kernels hloc_attention_along_one = {HLOC_ATTEND_ROWS(HLOC_ALONG_ONE_NAME)};
 #endif
 #if HLOC_IS_HERE(HLOC_ACROSS_ONE)
-HLOC_ALL_ROWS(HLOC_DEFINE_ACROSS_ONE)
-const hloc_attention_kernels hloc_attention_across_one = {HLOC_ALL_ROWS(HLOC_ACROSS_ONE_NAME)};
+HLOC_ATTEND_ROWS(HLOC_DEFINE_ACROSS_ONE)
+const hloc_attention_kernels hloc_attention_across_one = {HLOC_ATTEND_ROWS(HLOC_ACROSS_ONE_NAME)};
 #endif
-#undef HLOC_DEFINE_ALONG
-#undef HLOC_DEFINE_ACROSS
-#undef HLOC_DEFINE_ALONG_ONE
-#undef HLOC_DEFINE_ACROSS_ONE
-#undef HLOC_BEGIN_TWO
-#undef HLOC_ADD_TWO
-#undef HLOC_STORE_TWO
-#undef HLOC_DEFINE_TWO
-#undef HLOC_BEGIN_ONE
-#undef HLOC_ADD_ONE
-#undef HLOC_STORE_ONE
-#undef HLOC_DEFINE_ONE
-#undef HLOC_ALL_ROWS
-#undef HLOC_ALONG_NAME
-#undef HLOC_ACROSS_NAME
-#undef HLOC_ALONG_ONE_NAME
-#undef HLOC_ACROSS_ONE_NAME

@@ -147,8 +147,7 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
 
 static void few_run_parts(void* const* args, long begin, long end) {
   hloc_attention_plan* plan = (hloc_attention_plan*)args;
-  float* memory = hloc_scratch(HLOC_OWN, plan->g.choices.own);
-  if (!memory) __atomic_store_n(&plan->failed, 1, __ATOMIC_RELAXED);
+  float* memory = hloc_own_scratch(plan->g.choices.own, &plan->failed);
   for (long t = begin; memory && t < end; t++) few_run_part(plan, t, memory);
 }
 

@@ -170,11 +170,8 @@ static void run_matrices(void* const* args, long begin, long end) {
   long stride = (w->column_group + OUTER_COLUMNS - 1) / OUTER_COLUMNS * OUTER_COLUMNS;
   long y2 = w->plan->c.choices.merged ? 1 : c->y_size[2];
   size_t sum_bytes = (size_t)((w->row_group + OUTER_ROWS - 1) / OUTER_ROWS * OUTER_ROWS) * stride * sizeof(float);
-  char* memory = hloc_scratch(HLOC_OWN, c->choices.own);
-  if (!memory) {
-    __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  char* memory = hloc_own_scratch(c->choices.own, w->plan->failed);
+  if (!memory) return;
   float* sums = (float*)memory;
   for (long t = begin; t < end; t++) {
     long place = t / w->row_groups / w->column_groups;

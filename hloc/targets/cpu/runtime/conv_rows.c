@@ -197,11 +197,8 @@ static void run_tiles_together(const rows_work* w, long tile, long tiles, const 
 static void run_tiles(void* const* args, long begin, long end) {
   const rows_work* w = (const rows_work*)args;
   const hloc_conv_args* c = &w->plan->c;
-  const float** rows = hloc_scratch(HLOC_OWN, c->choices.own);
-  if (!rows) {
-    __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  const float** rows = hloc_own_scratch(c->choices.own, w->plan->failed);
+  if (!rows) return;
   const float** shifted = rows;
   for (long t = begin; t < end; t++) {
     long first_tile = t % w->tile_groups * TILES, group = t / w->tile_groups;
@@ -317,11 +314,8 @@ static void run_panels(void* const* args, long begin, long end) {
   const chunk first = chunk_from(w, 0, 0);
   for (long i = 0; i < first.taps; i++) in_order[i] = i;
   const long panel_step = first.taps * first.depth * COLUMNS, tile_step = ROWS * COLUMNS;
-  float* packed = hloc_scratch(HLOC_OWN, w->plan->c.choices.own);
-  if (!packed) {
-    __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  float* packed = hloc_own_scratch(w->plan->c.choices.own, w->plan->failed);
+  if (!packed) return;
   float* sums = packed + most * panel_step;
   for (long panel = begin; panel < end; panel += most) {
     long panels = hloc_min(most, end - panel);

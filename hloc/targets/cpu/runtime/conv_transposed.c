@@ -45,11 +45,8 @@ static void add_runs(const transposed_work* w, const float* from, long begin, lo
 static void sum_pieces(void* const* args, long first, long last) {
   const transposed_work* w = (const transposed_work*)args;
   const hloc_conv_args* c = &w->plan->c;
-  float* sums = hloc_scratch(HLOC_OWN, c->choices.own);
-  if (!sums) {
-    __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  float* sums = hloc_own_scratch(c->choices.own, w->plan->failed);
+  if (!sums) return;
   for (long item = first; item < last; item++) {
     long begin = item % w->pieces * w->piece, line = item / w->pieces, end = hloc_min(begin + w->piece, c->y_size[2]);
     long o1 = line % c->y_size[1], o0 = line / c->y_size[1] % c->y_size[0], image = line / c->y_size[1] / c->y_size[0];

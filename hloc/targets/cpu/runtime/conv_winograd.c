@@ -280,9 +280,7 @@ static void finish_blocks(const winograd_work* w, long first, long count, long p
 
 /* ---- tasks */
 static float* scratch_of_task(const winograd_work* w) {
-  float* memory = hloc_scratch(HLOC_OWN, w->plan->c.choices.own);
-  if (!memory) __atomic_store_n(w->plan->failed, 1, __ATOMIC_RELAXED);
-  return memory;
+  return hloc_own_scratch(w->plan->c.choices.own, w->plan->failed);
 }
 
 static void make_filters(void* const* args, long begin, long end) {

@@ -304,11 +304,8 @@ static void F(run_lines)(void* const* args, long begin, long end) { /* of blocks
   const hloc_fft_lines* of = w->of;
   const int inverse = of->kind == HLOC_IFFT || of->kind == HLOC_IRFFT;
   const long n = of->n, lanes = of->lanes;
-  REAL* memory = hloc_scratch(HLOC_OWN, of->own);
-  if (!memory) {
-    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  REAL* memory = hloc_own_scratch(of->own, &w->failed);
+  if (!memory) return;
   end = end * lanes < of->lines ? end * lanes : of->lines;
   for (long line = begin * lanes; line < end;) {
     const long width = lanes < end - line ? lanes : end - line;

@@ -193,7 +193,7 @@ static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long s
 
 #if HLOC_IS_HERE(HLOC_BLOCKS)
 static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
-  char* memory = hloc_scratch(HLOC_OWN, plan->p.own);
+  char* memory = hloc_own_scratch(plan->p.own, plan->failed);
   if (!memory) return 0;
   s->a = (UNIT*)memory;
   s->b = (UNIT*)(memory + plan->p.at_b);
@@ -351,10 +351,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
   long m1 = G(smaller)(g->m, m0 + plan->p.m_block), n1 = G(smaller)(g->n, n0 + plan->p.n_block);
   G(scratch) s;
   long shaped = 0;
-  if (!G(take_scratch)(plan, &s)) {
-    __atomic_store_n(plan->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  if (!G(take_scratch)(plan, &s)) return;
   s.shaped = &shaped;
   const long first = split * plan->p.k_part, end = G(smaller)(g->k, first + plan->p.k_part);
   if (plan->partial) s.sums = G(sums_of)(plan, batch, m0, n0, split);

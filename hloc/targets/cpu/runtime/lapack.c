@@ -305,11 +305,11 @@ static int one(const batch *b, place *p, long n, int lwork, int lrwork, int liwo
 /* -- the batch ---------------------------------------------------------------------------------------------------- */
 
 /* Memory of this thread, or 0. Slot 0: LAPACK calls no other routine of this folder. */
-static int get_place(const batch *b, place *p) {
+static int get_place(batch *b, place *p) {
   const size_t sizes[6] = {b->a, b->b, b->c, b->lwork * b->element, b->lrwork * b->real, b->liwork * sizeof(int)};
   size_t total = 0;
   for (int i = 0; i < 6; i++) total += padded(sizes[i]);
-  char *memory = hloc_scratch(HLOC_OWN, total + 64);
+  char *memory = hloc_own_scratch(total + 64, &b->failed);
   char **parts[6] = {&p->a, &p->b, &p->c, &p->work, &p->rwork, (char **)&p->iwork};
   for (int i = 0; memory && i < 6; i++) *parts[i] = memory, memory += padded(sizes[i]);
   return memory != NULL;
@@ -319,10 +319,7 @@ static void run(void *const *arguments, long begin, long end) {
   batch *b = arguments[0];
   const hloc_lapack_call *call = b->call;
   place p;
-  if (!get_place(b, &p)) {
-    __atomic_store_n(&b->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  if (!get_place(b, &p)) return;
   for (long n = begin; n < end; n++) {
     if (HLOC_STOPS()) return; /* one matrix may take seconds */
     const int info = one(b, &p, n, b->lwork, b->lrwork, b->liwork);

@@ -72,6 +72,12 @@ void hloc_after_fork(void);
 hloc_watch* hloc_set_watch(hloc_watch* watch);
 int hloc_stopped(void);
 extern volatile int hloc_signalled; /* of runs of this library */
+/* HLOC_OWN, or NULL: then *failed is 1. */
+static inline void* hloc_own_scratch(size_t bytes, int* failed) {
+  void* memory = hloc_scratch(HLOC_OWN, bytes);
+  if (!memory) __atomic_store_n(failed, 1, __ATOMIC_RELAXED);
+  return memory;
+}
 #define HLOC_STOPS() (__builtin_expect(hloc_signalled, 0) && hloc_stopped())
 
 #if defined(__x86_64__) || defined(__i386__)

@@ -30,11 +30,8 @@ typedef struct { void* const* args; long n, row, pieces, run; ELEMENT *from, *to
 static void N(_sort_rows)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
   const size_t elements = (2 * w->n * sizeof(ELEMENT) + 63) / 64 * 64;
-  ELEMENT* data = hloc_scratch(HLOC_OWN, elements + N(_room)(w->n));
-  if (!data) {
-    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  ELEMENT* data = hloc_own_scratch(elements + N(_room)(w->n), &w->failed);
+  if (!data) return;
   for (long row = begin; row < end; row++) {
     for (long i = 0; i < w->n; i++) N(_get)(w->args, row, i, data + i);
     N(_sort_piece)(data, data + w->n, (char*)data + elements, w->n);

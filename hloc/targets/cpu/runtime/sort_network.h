@@ -65,11 +65,8 @@ static void N(_sort_block)(void* const* args, long row, long lanes, N(_place)* k
 static void N(_sort_blocks)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
   const size_t bytes = (HLOC_SORT_LENGTH * HLOC_SORT_LANES * sizeof(N(_place)) + 63) / 64 * 64;
-  N(_place)* keys = hloc_scratch(HLOC_OWN, bytes + HLOC_SORT_LENGTH * HLOC_SORT_LANES * sizeof(ELEMENT));
-  if (!keys) {
-    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  N(_place)* keys = hloc_own_scratch(bytes + HLOC_SORT_LENGTH * HLOC_SORT_LANES * sizeof(ELEMENT), &w->failed);
+  if (!keys) return;
   ELEMENT* data = (ELEMENT*)((char*)keys + bytes);
   for (long row = begin * HLOC_SORT_LANES; row < end * HLOC_SORT_LANES; row += HLOC_SORT_LANES) {
     const long left = w->rows - row;

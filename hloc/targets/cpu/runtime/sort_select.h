@@ -135,11 +135,8 @@ static void N(_select_rows)(void* const* work, long begin, long end) {
   const long n = w->n;
   const size_t data_bytes = (2 * N(_ROOM) * sizeof(ELEMENT) + 63) / 64 * 64;
   const size_t rank_bytes = N(_rank_bytes)(n), group_bytes = N(_rank_bytes)(N(_GROUPS));
-  char* memory = hloc_scratch(HLOC_OWN, rank_bytes + group_bytes + data_bytes + N(_room)(N(_ROOM)));
-  if (!memory) {
-    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  char* memory = hloc_own_scratch(rank_bytes + group_bytes + data_bytes + N(_room)(N(_ROOM)), &w->failed);
+  if (!memory) return;
   N(_word)* ranks = (N(_word)*)memory;
   N(_word)* lowest = (N(_word)*)(memory + rank_bytes);
   ELEMENT* data = (ELEMENT*)(memory + rank_bytes + group_bytes);

@@ -174,11 +174,8 @@ static void F(some_factors)(void* const* args, long begin, long end) {
   F(cholesky_work)* w = (F(cholesky_work)*)args;
   const hloc_cholesky_plan* p = w->plan;
   const long n = p->n;
-  F(factor) f = {.n = n, .stride = p->stride, .panel_work = p->panel_work, .u = hloc_scratch(HLOC_OWN, p->own)};
-  if (!f.u) {
-    __atomic_store_n(&w->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  F(factor) f = {hloc_own_scratch(p->own, &w->failed), n, p->stride, p->panel_work, 0, 0, {0}};
+  if (!f.u) return;
   for (long b = begin; b < end; b++) {
     REAL* out = w->out + b * n * n;
     F(load_factor)(&f, w->a + b * n * n, p->lower);
@@ -306,11 +303,8 @@ HLOC_OF_PARTS void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* o
 }
 static void F(some_lines)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
-  REAL* line = hloc_scratch(HLOC_OWN, s->plan->own);
-  if (!line) {
-    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  REAL* line = hloc_own_scratch(s->plan->own, &s->failed);
+  if (!line) return;
   for (long i = begin; i < end; i++) F(solve_lines)(s, i, line);
 }
 
@@ -320,11 +314,8 @@ static void F(some_lines)(void* const* args, long begin, long end) {
 HLOC_OF_PARTS void F(some_systems)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
   const long n = s->plan->n, m = s->plan->m;
-  REAL* packed = hloc_scratch(HLOC_OWN, s->plan->own);
-  if (!packed) {
-    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  REAL* packed = hloc_own_scratch(s->plan->own, &s->failed);
+  if (!packed) return;
   for (long i = begin; i < end; i++) {
     if (!F(pack)(s, s->a + i * n * n, packed)) F(solve_lines)(s, i, packed);
     else for (long c = 0; c < m; c += F(WIDTH))
@@ -335,11 +326,8 @@ HLOC_OF_PARTS void F(some_systems)(void* const* args, long begin, long end) {
 /* Strips of one system, with a packed matrix. */
 HLOC_OF_PARTS void F(some_strips)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
-  REAL* strip = hloc_scratch(HLOC_OWN, s->plan->own);
-  if (!strip) {
-    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
-    return;
-  }
+  REAL* strip = hloc_own_scratch(s->plan->own, &s->failed);
+  if (!strip) return;
   for (long c = begin; c < end; c++) F(solve_strip)(s, s->packed, strip, s->b, s->x, c * F(WIDTH));
 }
 
