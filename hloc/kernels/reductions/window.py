@@ -78,11 +78,6 @@ def _count(instruction: Instruction) -> int:
     return len(instruction.operands) // 2
 
 
-def _join(outline: Outline, instruction: Instruction, old: list[Expr], new: list[Expr]) -> list[Expr]:
-    joined = outline.elements.combined(instruction, [*old, *new])
-    return [outline.builder.let(v) for v in joined] if len(joined) > 1 else joined
-
-
 # -- running totals ----------------------------------------------------------------------------------------------------
 
 def _scan(group: Group, machine: Machine, dimension: int, window: WindowDim) -> KernelCall:
@@ -178,7 +173,7 @@ class _Columns:
             totals = self.read(column)
             for index in indices:
                 values = [self.outline.elements.value(o, index) for o in operands]
-                totals = _join(self.outline, self.instruction, totals, values)
+                totals = self.outline.elements.combined(self.instruction, [*totals, *values])
                 totals = [self.outline.builder.let(t) for t in totals]
             self.write(column, totals)
         return totals
