@@ -49,9 +49,9 @@ import hloc
 from hloc import api
 from hloc.analysis.cost import is_expensive, operations
 from hloc.errors import HlocError
-from hloc.kernels.elemental.column_hoisting import COSTLY
 from hloc.kernels.ir import Apply, Var
 from hloc.kernels.operations import HEAVY
+from hloc.kernels.schedule.row_tables import COSTLY
 from hloc.kernels.text.interpreter import meaning
 from hloc.targets import find
 from hloc.targets.cpu.vector_loops.nan_check_elimination import KEEPS_NANS

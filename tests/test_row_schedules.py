@@ -72,7 +72,9 @@ def test_parts_leave_to_others_what_they_need():
     ("fission(i1) unroll(4)", "2 to 64 iterations are written out, where rows are lanes"),
     ("fission(i1) vectorize(i1) unroll(99)", "2 to 64 iterations"),
     ("fission(i1) vectorize(i1) stage(in9)", "in9 is not transposed"),
-    ("fission(i1) split(i2,4)", "no step split: there are fission, vectorize, unroll, stage"),
+    ("fission(i1) split(i2,4)", "no step split: there are fission, vectorize, unroll, stage, cache_read, fuse"),
+    ("cache_read(i1)", "tables are of one loop along rows that reduces nothing, without fission"),
+    ("fuse(i1,i2)", "not the counters of nested loops that reduce nothing"),
     ("fission(i1,2)", "fission does not take these arguments"),
 ])
 def test_steps_that_do_not_apply(steps, message):
@@ -87,9 +89,10 @@ BODY = "var v = f32(0.0) vector j < 8 { v = v + x[8 * i + j] }"
 @pytest.mark.parametrize("body, message", [
     (f"{BODY} y[0] = v", "rows may write to the same elements of y"),
     (f"{BODY} y[4 * i] = v vector k < 8 {{ y[4 * i + k] = v }}", "rows may write to the same elements of y"),
+    ("vector k < 8 { y[8 * i + k] = x[k] } vector j < 8 { y[8 * i + j + 4] = x[j] }", "rows may write to the same"),
     (f"{BODY} y[i] = v + y[i]", "what is written is read"),
-    ("vector j < 8 { y[8 * i + j] = x[8 * i + j] }", "nothing is reduced"),
-    (f"let n = convert:index(p[i]) {BODY} y[i] = v + x[n]", "positions depend on data"),
+    ("y[i] = x[i]", "no loops along rows"),
+    (f"let n = convert:index(p[i]) {BODY} y[n] = v", "rows may write to the same elements of y"),
     (f"{BODY} if x[i] > v {{ y[i] = v }}", "the body is not straight-line code and loops"),
     (f"{BODY} s = s + v y[i] = v", "rows change one variable"),
     (f"let n = minimum(8, i) {BODY} vector k < n {{ y[8 * i + k] = v }}", "no constant"),

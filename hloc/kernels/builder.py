@@ -34,8 +34,8 @@ class Block:
 
 
 class Builder:
-    """One kernel body under construction. `divisions`, `accesses`, `loaded`, `found` and `guards` (conditions) record
-    the requests, so that a trial run can choose the loops of the final one."""
+    """One kernel body under construction. `divisions`, `accesses`, `loaded` and `guards` (conditions) record the
+    requests, so that a trial run can choose the loops of the final one."""
 
     def __init__(self) -> None:
         self.chain: list[Block] = [Block(0)]
@@ -44,7 +44,6 @@ class Builder:
         self.divisions: set[indexing.Atom] = set()
         self.accesses: list[tuple[str, Index]] = []
         self.loaded: set[str] = set()
-        self.found: set[str] = set()            # data-dependent positions: the starts of windows
         self.guards = 0
         self.operations = 0
         self.work = 0.0                         # the same, with functions weighted by their cost

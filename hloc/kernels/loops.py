@@ -22,16 +22,15 @@ from hloc.machine import Machine
 
 BLOCK = 4096            # approximate elements of one PARALLEL iteration of a flat loop
 ROW_BYTES = 16 << 10    # of a block of rows that are reduced,
-MOST_ROWS, FEWEST_ROWS = 128, 16        # and their number
-MOST_BESIDE = 32        # iterations of the loop around them
+MOST_ROWS, FEWEST_ROWS = 128, 16        # and their number;
+MOST_BESIDE = 32        # iterations of the loop around them;
+ELEMENT_BYTES, MOST_SHORT_ROWS = 2, 256        # of rows that only hold elements
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
 SHORT_VECTOR = 8        # innermost loops below this length are no vectors,
 LONG_VECTOR = 64        # and those of this one are several
-WORTH_VECTORS = 4       # operations of an element
 
-LEAST_COLUMNS = 32      # two of the widest vectors
-SIDE_BY_SIDE = (2, 3, 4)    # lengths of an innermost loop that one iteration of the loop around it unrolls, and
+SIDE_BY_SIDE = (2, 3, 4)    # iterations of a loop that another one computes at once, and
 MOST_OPERATIONS = 40    # the maximum of operations: adjacent elements are interleaved in registers
 MOST_PLACES, MOST_DIFFERENT = 9, 256    # if elements differ by position, so that one loop would need selects
 
@@ -67,38 +66,24 @@ def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[
     return extents, origins, builder
 
 
-def has_short_columns(extents: list[int], trial: Builder) -> bool:
-    """Whether elements that are computed, not only moved, are in innermost loops of less than two vectors, as in
-    channels split into groups."""
-    computed = trial.operations - len(trial.accesses)
-    has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
-    return (len(extents) > 2 and extents[-1] < LEAST_COLUMNS and computed >= WORTH_VECTORS and not has_loops
-            and not finds_rows(extents, trial))
-
-
-def whole_columns(extents: list[int]) -> list[int]:
-    """The extents with innermost loops collapsed until they have two vectors."""
-    joined = list(extents)
-    while len(joined) > 2 and joined[-1] < LEAST_COLUMNS:
-        joined[-2:] = [joined[-2] * joined[-1]]
-    return joined
-
-
-def neighbours(extents: list[int], trial: Builder, emit: Emit, in_line: bool) -> int:
-    """The number of elements along the innermost dimension that one iteration computes: 1, or all of a very short one,
-    if the loop around it is long enough for vectors; emit: as for `refine`, without the extents; in_line: whether
-    elements have a type that is vectorized only if contiguous, so that selects cost more."""
-    has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in extents)
-    if len(extents) < 2 or not 1 < extents[-1] <= MOST_PLACES or extents[-2] < LONG_VECTOR // 4 or has_loops:
-        return 1
-    if finds_rows(extents, trial):
-        return 1
-    operations, chosen = row_operations(extents, emit), extents[-1] * trial.operations
-    if extents[-1] in SIDE_BY_SIDE and operations <= MOST_OPERATIONS:
-        return extents[-1]
-    differ = trial.guards and (operations if in_line else 2 * operations) < chosen
-    enough = extents[-1] in SIDE_BY_SIDE or extents[-2] >= 2 * LONG_VECTOR
-    return extents[-1] if differ and enough and operations <= MOST_DIFFERENT else 1
+def written_out(extents: list[int], trial: Builder, emit: Emit) -> int | None:
+    """The number of a very short loop of which one iteration of another loop computes all iterations, or None: the
+    innermost loop, if its elements differ by position, so that one loop would need selects; or another loop along which
+    elements are contiguous, as channels of pixels are when planes are written. emit: as for `refine`, without the
+    extents."""
+    inner = len(extents) - 1
+    if inner < 1 or trial.counts.get("i", 0) > sum(n > 1 for n in extents):
+        return None
+    if trial.guards and 1 < extents[-1] <= MOST_PLACES and extents[-2] >= LONG_VECTOR // 4:
+        operations = row_operations(extents, emit)
+        if operations < extents[-1] * trial.operations and operations <= MOST_DIFFERENT:
+            return inner
+    for n in range(inner - 1, -1, -1):
+        if extents[n] in SIDE_BY_SIDE and extents[-1] >= LONG_VECTOR // 4 and any(
+                indexing.coefficient_of(p, f"i{n}") == 1 and indexing.coefficient_of(p, f"i{inner}") == extents[n]
+                for _, p in trial.accesses):
+            return n if trial.operations * extents[n] <= MOST_OPERATIONS else None
+    return None
 
 
 def row_operations(extents: Sequence[int], emit: Emit) -> int:
@@ -110,24 +95,6 @@ def row_operations(extents: Sequence[int], emit: Emit) -> int:
         for place in range(extents[-1]):
             emit(builder, (*counters, indexing.constant(place)))
     return builder.operations
-
-
-def interleaved(extents: list[int], trial: Builder) -> int | None:
-    """The number of a very short loop, not the innermost, along which elements are contiguous, as channels of pixels
-    are when planes are written: one iteration computes all of them, and its loads are vectors."""
-    inner, has_loops = f"i{len(extents) - 1}", trial.counts.get("i", 0) > sum(n > 1 for n in extents)
-    for n in range(len(extents) - 2, -1, -1):
-        if extents[n] in SIDE_BY_SIDE and extents[-1] >= LONG_VECTOR // 4 and not has_loops and any(
-                indexing.coefficient_of(p, f"i{n}") == 1 and indexing.coefficient_of(p, inner) == extents[n]
-                for _, p in trial.accesses):
-            return n if trial.operations * extents[n] <= MOST_OPERATIONS else None
-    return None
-
-
-def finds_rows(extents: Sequence[int], trial: Builder) -> bool:
-    """Whether the start of a row is data-dependent, and the innermost loop runs along the row:
-    elemental/row_fission.py."""
-    return len(extents) > 1 and any(trial.levels[name] < len(extents) for name in trial.found)
 
 
 def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[list[int]]:
@@ -158,7 +125,7 @@ def nest(builder: Builder, extents: Sequence[int], machine: Machine) -> Iterator
     elif len(extents) == 1 or extents[-1] > 4 * BLOCK:
         opened = _flat(builder, extents)
     else:
-        opened = _rows(builder, extents)
+        opened = _rows(builder, extents, machine)
     with opened as counters:
         yield counters
 
@@ -222,12 +189,14 @@ def _flat(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...
 
 
 @contextmanager
-def rows(builder: Builder, extents: Sequence[int], bytes: int, machine: Machine) -> Iterator[tuple[Index, ...]]:
+def rows(builder: Builder, extents: Sequence[int], bytes: int, machine: Machine, kind: str = SERIAL,
+         most: int = MOST_ROWS) -> Iterator[tuple[Index, ...]]:
     """One PARALLEL loop over rows that are reduced, on a CPU over blocks of them, which a loop inside goes through: its
     iterations are what schedules of rows put together (hloc/kernels/schedule/row_nest.py). Around it is a loop over a
-    few iterations of another loop, which may read the same rows again, as sums over pairs do. bytes: of a row."""
-    along = max(range(len(extents)), key=lambda n: (min(extents[n], MOST_ROWS // 2), n), default=0)
-    block = rows_of_block(extents, along, bytes, machine) if machine.kind == "cpu" and extents else 1
+    few iterations of another loop, which may read the same rows again, as sums over pairs do. bytes: of a row; kind: of
+    the loop inside; most: rows of a block."""
+    along = along_blocks(extents)
+    block = rows_of_block(extents, along, bytes, machine, most) if machine.kind == "cpu" and extents else 1
     if block < 2:
         with parallel(builder, extents) as counters:
             yield counters
@@ -237,23 +206,24 @@ def rows(builder: Builder, extents: Sequence[int], bytes: int, machine: Machine)
     several = max(1, min(beside, MOST_BESIDE, math.prod(extents) // (block * 2 * machine.cores)))
     with parallel(builder, [*others, -(-beside // several), blocks]) as opened, \
             block_loop(builder, beside, several, opened[-2], SERIAL) as place, \
-            block_loop(builder, extents[along], block, opened[-1], SERIAL) as row:
+            block_loop(builder, extents[along], block, opened[-1], kind) as row:
         around = [*opened[:-2], place][:len(extents) - 1]
         yield (*around[:along], row, *around[along:])
 
 
-def rows_of_block(extents: Sequence[int], along: int, bytes: int, machine: Machine) -> int:
+def rows_of_block(extents: Sequence[int], along: int, bytes: int, machine: Machine, most: int = MOST_ROWS) -> int:
     """The rows of a block: as many as fit into a part of the L1 cache, but enough blocks for all cores if there is work
     for them; 1 if few fit. All blocks are of the same length if possible, of whole vectors."""
-    fit, count = min(MOST_ROWS, ROW_BYTES // bytes), extents[along]
+    fit, count = min(most, ROW_BYTES // bytes), extents[along]
     if fit < FEWEST_ROWS:
         return 1
-    if machine.cores > 1 and math.prod(extents) * bytes > 4 * ROW_BYTES:
+    if machine.cores > 1 and math.prod(extents) * bytes > 2 * ROW_BYTES:
         fit = max(FEWEST_ROWS, min(fit, math.prod(extents) // (2 * machine.cores)))
     if count <= fit:
         return count
-    fit = fit // FEWEST_ROWS * FEWEST_ROWS
-    return next((n for n in range(fit, fit // 2, -FEWEST_ROWS) if count % n == 0), fit)
+    even = (n for step in (LONG_VECTOR, FEWEST_ROWS) if fit >= 2 * step
+            for n in range(fit // step * step, fit // 2, -step) if count % n == 0)
+    return next(even, fit // FEWEST_ROWS * FEWEST_ROWS)
 
 
 def block_of(extent: int) -> int:
@@ -266,23 +236,37 @@ def block_of(extent: int) -> int:
 
 
 @contextmanager
-def _rows(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
-    """Outer loops PARALLEL as far as needed, then SERIAL; VECTOR innermost."""
-    count = parallel_loops(extents)
+def _rows(builder: Builder, extents: Sequence[int], machine: Machine) -> Iterator[tuple[Index, ...]]:
+    """Rows of a VECTOR loop, in blocks, whose schedules say how rows go together: hloc/kernels/schedule/row_nest.py.
+    Long rows are PARALLEL as far as needed, then SERIAL."""
+    *outer, last = extents
+    along = along_blocks(outer)
+    inner = outer[along + 1:]
+    block = rows_of_block(outer, along, ELEMENT_BYTES * math.prod(inner) * last, machine, MOST_SHORT_ROWS)
+    first, serial = (outer[:along], inner) if block > 1 else split_parallel(extents)
     with ExitStack() as stack:
-        counters = list(stack.enter_context(parallel(builder, extents[:count])))
-        for extent in extents[count:-1]:
-            counters.append(stack.enter_context(builder.loop(extent)))
-        counters.append(stack.enter_context(builder.loop(extents[-1], VECTOR)))
+        if block > 1:
+            opened = stack.enter_context(parallel(builder, [*first, -(-outer[along] // block)]))
+            row = stack.enter_context(block_loop(builder, outer[along], block, opened[-1], SERIAL))
+            counters = [*opened[:-1], row]
+        else:
+            counters = list(stack.enter_context(parallel(builder, first)))
+        counters += [stack.enter_context(builder.loop(extent)) for extent in serial]
+        counters.append(stack.enter_context(builder.loop(last, VECTOR)))
         yield tuple(counters)
 
 
-def parallel_loops(extents: Sequence[int]) -> int:
-    """The number of outer loops in the PARALLEL loop: enough iterations, of enough work each."""
+def along_blocks(extents: Sequence[int]) -> int:
+    """The number of the loop that is cut into blocks of rows."""
+    return max(range(len(extents)), key=lambda n: (min(extents[n], MOST_ROWS // 2), n), default=0)
+
+
+def split_parallel(extents: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The outer loops that are PARALLEL, as far as that gives enough iterations of enough work each, and the others."""
     count, iterations = 0, 1
     work = math.prod(extents)
     while count < len(extents) - 1 and (iterations < ENOUGH or work > 4 * BLOCK):
         iterations *= extents[count]
         work //= extents[count]
         count += 1
-    return count
+    return list(extents[:count]), list(extents[count:-1])

@@ -15,19 +15,13 @@ from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
-from hloc.kernels.elemental.column_hoisting import with_blocks_of_rows
-from hloc.kernels.elemental.loop_collapsing import LANES, LONGEST, with_collapsed_rows
-from hloc.kernels.elemental.row_fission import with_row_fission
 from hloc.kernels.elemental.tiling import find_tiling, tiled_nest
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Cost
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
+from hloc.kernels.schedule.row_choice import MOST_AT_ONCE
 from hloc.machine import Machine
-
-FEWEST_ROWS, LONGEST_ROW = 64, 16       # of a concatenate with unrolled rows, and their elements at most,
-LONGEST_PIECE = 2                       # in such short pieces
-SHORTEST, SHORTEST_NARROW = 4, 16       # loops over such rows; shorter ones are one loop, with divisions
 
 Emit = Callable[[Outline, tuple[Index, ...]], None]        # stores the elements at one point
 
@@ -65,66 +59,19 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
 
     def point(builder: Builder, counters: tuple[Index, ...]) -> None:
         emit(Outline(group, builder), indexing.delinearize(indexing.linearize(counters, extents), dimensions))
-    outline = Outline(group)
-    tiling = find_tiling(extents, trial, outline) if machine.kind == "cpu" else None
-    if machine.kind == "cpu" and not tiling and loops.has_short_columns(extents, trial) and \
-            loops.whole_columns(extents)[-1] % LANES == 0:
-        tabled = _with_whole_columns(group, machine, dimensions, emit, suffix, loops.whole_columns(extents), trial)
-        if tabled is not None:
-            return tabled
-    halves = _holds_halves(group)
-    width = loops.neighbours(extents, trial, point, halves) if machine.kind == "cpu" and not tiling else 1
-    if machine.kind == "cpu" and not tiling and (width == 1 or (halves and not trial.guards)):
-        joined = _with_collapsed_rows(group, machine, dimensions, emit, suffix, extents, trial)
-        if joined is not None:
-            return joined
-    if width > 1:
+    outline, is_cpu = Outline(group), machine.kind == "cpu"
+    tiling = find_tiling(extents, trial, outline) if is_cpu else None
+    beside = loops.written_out(extents, trial, point) if is_cpu and not tiling else None
+    if beside is not None:
         outline.share_broadcasts()
-    beside = len(extents) - 1 if width > 1 else None            # the loop that is unrolled
-    if width == 1 and not tiling and machine.kind == "cpu":
-        beside = loops.interleaved(extents, trial)
-        width = 1 if beside is None else extents[beside]
     # gcc 12 confuses the conditions of adjacent loads, each under its own one
-    outline.builder.loads_first = width > 1
+    outline.builder.loads_first = is_cpu and extents[-1] <= MOST_AT_ONCE
     walked = [n for d, n in enumerate(extents) if d != beside]
     with tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, walked, machine) as counters:
-        for place in range(width):
+        for place in range(1 if beside is None else extents[beside]):
             own = counters if beside is None else (*counters[:beside], indexing.constant(place), *counters[beside:])
             emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
-    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
-    if machine.kind != "cpu":
-        return call
-    kernel = with_row_fission(call.loops)
-    return call._replace(kernel=with_blocks_of_rows(kernel, machine.cores) or kernel)
-
-
-def _with_whole_columns(group: Group, machine: Machine, dimensions: tuple[int, ...], emit: Emit, suffix: str,
-                        extents: list[int], trial: Builder) -> KernelCall | None:
-    """The kernel with short innermost loops joined, where what they would divide for goes into tables."""
-    outline = Outline(group)
-    with loops.parallel(outline.builder, extents[:-1]) as counters, outline.builder.loop(extents[-1], VECTOR) as last:
-        emit(outline, indexing.delinearize(indexing.linearize((*counters, last), extents), dimensions))
-    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
-    kernel = with_blocks_of_rows(call.loops, machine.cores)
-    return call._replace(kernel=kernel) if kernel is not None else None
-
-
-def _holds_halves(group: Group) -> bool:
-    """Whether f16 is read or written, which is vectorized only if it is contiguous."""
-    return any(i.shape.is_array and i.shape.element_type == "f16" for i in (*group.parameters, *group.roots))
-
-
-def _with_collapsed_rows(group: Group, machine: Machine, dimensions: tuple[int, ...], emit: Emit, suffix: str,
-                    extents: list[int], trial: Builder) -> KernelCall | None:
-    """The kernel with short innermost loops joined, where what these share goes into tables."""
-    if len(extents) < 2 or extents[-1] > LONGEST:
-        return None
-    outline = Outline(group)
-    with loops.nest(outline.builder, extents, machine) as counters:
-        emit(outline, indexing.delinearize(indexing.linearize(counters, extents), dimensions))
-    call = outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
-    kernel = with_collapsed_rows(call.loops)
-    return call._replace(kernel=kernel) if kernel is not None else None
+    return outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
 
 
 def cost_of(outline: Outline, points: int, trial: Builder) -> Cost:
@@ -154,53 +101,10 @@ def _pieces(group: Group, root: Instruction, machine: Machine) -> tuple[KernelCa
         starts.append((piece, start))
         start += piece.shape.dimensions[dimension]
     pieces = [(p, s) for p, s in starts if p.shape.num_elements]
-    rows = math.prod(root.shape.dimensions[:dimension])
     if is_in_pieces(root):
         return tuple(_piece(group, root, machine, dimension, p, s) for p, s in pieces)
-    length = math.prod(root.shape.dimensions[dimension:])
-    longest = max(math.prod(p.shape.dimensions[dimension:]) for p, _ in pieces)
-    if machine.kind == "cpu" and rows >= FEWEST_ROWS and length <= LONGEST_ROW and longest <= LONGEST_PIECE:
-        return (_pieces_of_rows(group, root, dimension, pieces, rows, machine),)
-    flat: list[KernelCall] = []
-    if machine.kind == "cpu" and rows >= FEWEST_ROWS:
-        calls = {(p, s): _flat_piece(group, root, machine, dimension, p, s) for p, s in pieces}
-        flat = [call for call in calls.values() if call is not None]
-        pieces = [piece for piece in pieces if calls[piece] is None]
     together = [pieces[n:n + PIECES_TOGETHER] for n in range(0, len(pieces), PIECES_TOGETHER)]
-    return (*flat, *(_joined_pieces(group, root, dimension, some, rows) for some in together))
-
-
-def _flat_piece(group: Group, root: Instruction, machine: Machine, dimension: int, piece: Instruction,
-                start: int) -> KernelCall | None:
-    """A kernel of one piece, whose rows are computed as one long one; None where that gains nothing."""
-    if math.prod(piece.shape.dimensions[dimension:]) > LONGEST:
-        return None
-    emit = _emit_piece(root, dimension, piece, start)
-    extents, trial = loops.factors(piece.shape.dimensions, lambda b, index: emit(Outline(group, b), index))
-    return _with_collapsed_rows(group, machine, piece.shape.dimensions, emit, "", extents, trial)
-
-
-def _pieces_of_rows(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]], rows: int,
-                    machine: Machine) -> KernelCall:
-    """Loops over many rows of a few elements, which are unrolled: vectors run along the rows."""
-    width, length = (math.prod(root.shape.dimensions[d:]) for d in (dimension + 1, dimension))
-
-    def emit(outline: Outline, row: Index) -> None:
-        for piece, start in pieces:
-            for place in range(math.prod(piece.shape.dimensions[dimension:])):
-                value = outline.elements.value(piece, _piece_index(piece, dimension, row, indexing.constant(place)))
-                at = indexing.shift(indexing.scale(row, length), start * width + place)
-                outline.store(0, at, value)
-    extents, _, _ = loops.refine([rows], lambda builder, counters, extents: emit(
-        Outline(group, builder), indexing.linearize(counters, extents)))
-    outline = Outline(group)
-    outline.builder.loads_first = True
-    is_narrow = ELEMENT_TYPES[root.shape.element_type].bytes < 4
-    walked = extents if extents[-1] >= (SHORTEST_NARROW if is_narrow else SHORTEST) else [rows]
-    with loops.nest(outline.builder, walked, machine) as counters:
-        emit(outline, indexing.linearize(counters, walked))
-    _, trial = _piece_loops(group, dimension, pieces[0][0], rows)
-    return outline.finish(cost=cost_of(outline, root.shape.num_elements, trial))
+    return tuple(_joined_pieces(group, root, machine, dimension, some) for some in together)
 
 
 def _piece(group: Group, root: Instruction, machine: Machine, dimension: int, piece: Instruction,
@@ -230,23 +134,22 @@ def _emit_piece(root: Instruction, dimension: int, piece: Instruction, start: in
     return emit
 
 
-def _joined_pieces(group: Group, root: Instruction, dimension: int, pieces: list[tuple[Instruction, int]],
-                   rows: int) -> KernelCall:
-    """PARALLEL over the dimensions before the joined one; in it one loop after the other, piece by piece."""
+def _joined_pieces(group: Group, root: Instruction, machine: Machine, dimension: int,
+                   pieces: list[tuple[Instruction, int]]) -> KernelCall:
+    """Loops over the dimensions before the joined one; in them one loop after the other, piece by piece."""
     outline = Outline(group)
     b = outline.builder
+    rows, length, width = (math.prod(root.shape.dimensions[part]) for part in (
+        slice(dimension), slice(dimension, None), slice(dimension + 1, None)))
     trials = [_piece_loops(group, dimension, piece, rows) for piece, _ in pieces]
-    with loops.parallel(b, [rows]) as (row,):
+    with loops.rows(b, [rows], loops.ELEMENT_BYTES * length, machine, VECTOR, loops.MOST_SHORT_ROWS) as (row,):
         for (piece, start), (extents, _) in zip(pieces, trials):
             with ExitStack() as stack:
                 counters = [stack.enter_context(b.loop(n)) for n in extents[:-1]]
                 counters.append(stack.enter_context(b.loop(extents[-1], VECTOR)))
                 inner = indexing.linearize(counters, extents)
                 value = outline.elements.value(piece, _piece_index(piece, dimension, row, inner))
-                width = math.prod(root.shape.dimensions[dimension + 1:])
-                place = indexing.shift(inner, start * width)
-                length = root.shape.dimensions[dimension] * width
-                outline.store(0, indexing.add(indexing.scale(row, length), place), value)
+                outline.store(0, indexing.add(indexing.scale(row, length), indexing.shift(inner, start * width)), value)
     return outline.finish(cost=cost_of(outline, sum(p.shape.num_elements for p, _ in pieces), trials[0][1]))
 
 

@@ -27,7 +27,6 @@ def clamped_start(e: Elements, value: Expr, limit: int, source: Instruction) -> 
     if limit == 1 or may_be_truth(source):
         clamped = Apply("opaque", (clamped,), INDEX)
     start = e.builder.bind_index(clamped, 0, limit)
-    e.builder.found |= indexing.variables(start)
     return start
 
 

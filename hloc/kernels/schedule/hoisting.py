@@ -21,16 +21,18 @@ def hoisted(body: Sequence[Stmt], different: Collection[str]) -> tuple[tuple[Stm
     own = {s.name for s in body if isinstance(s, Local)}
     written = [{one.buffer for one in stores([s])} for s in body]
     times = Counter(buffer for buffers in written for buffer in buffers)
-    names, kept = set(different), list[Stmt]()
+    names, kept, ready = set(different), list[Stmt](), set[str]()
     for s, buffers in zip(body, written):
         is_table = (isinstance(s, For) and all(isinstance(one, (For, Let, Store)) for one in walk([s]))
                     and all(b in own and times[b] == 1 for b in buffers)
-                    and not any(load.buffer in times for load in loads([s])))
+                    and not any(load.buffer in times and load.buffer not in ready for load in loads([s])))
         is_position = isinstance(s, Let) and not any(True for _ in loads([s]))
         used = {e.name for one in walk([s]) for e in parts(expressions(one)) if isinstance(e, Var)} - defined([s])
         if not isinstance(s, Local) and (used & names or not (is_table or is_position)):
             names |= varying([s])
             kept.append(s)
+        else:
+            ready |= buffers
     changed = {one.buffer for one in stores(kept)}
     kept = [s for s in body if s in kept or isinstance(s, Local) and s.name in changed]
     return tuple(s for s in body if s not in kept), tuple(kept)

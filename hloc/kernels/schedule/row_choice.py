@@ -16,19 +16,20 @@ from itertools import count
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, Along, affine
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Expr, For, Load, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Expr, For, Let, Load, Mutable, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.schedule.choice import Candidate, whole_vectors
 from hloc.kernels.schedule.cost import UNITS, Constants, constants, held, work_of
 from hloc.kernels.schedule.hoisting import hoisted
 from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.row_lowering import lower_rows
+from hloc.kernels.schedule.row_lowering import lower_rows, type_of
 from hloc.kernels.schedule.row_nest import ROW_STEPS, RowNest
 from hloc.kernels.schedule.steps import Step, apply_steps
-from hloc.kernels.walks import expressions, loads, parts, walk, with_all_expressions, with_parts, with_vector_loops
+from hloc.kernels.walks import expressions, loads, parts, stores, walk, with_expressions, with_parts, with_vector_loops
 from hloc.machine import Machine
 
 AT_ONCE, MOST_AT_ONCE = 4, 16
+MOST_COLLAPSED = 48             # elements of rows that are one loop with others
 GROUPS = (2, 3, 4)              # elements side by side that compilers load as vectors, if an iteration reads all
 
 
@@ -55,12 +56,21 @@ def scheduled_rows(nest: RowNest, steps: tuple[Step, ...], names: Iterator[int])
 
 def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], float]]:
     """Schedules, with the cycles of a row at least: row by row; each part for all rows, so that what is computed
-    for each row is a vector; a row in each lane, where nothing is joined across lanes, and no lane is empty. Then short
-    rows are written out, but not many functions."""
-    rows = nest.loop.name
+    for each row is a vector; tables and one loop; a row in each lane, where nothing is joined across lanes, and no lane
+    is empty. Then short rows are written out, but not many functions."""
+    rows, longest = nest.loop.name, max(math.prod(n for _, n in p.chain) for p in nest.loops)
     lanes: tuple[Step, ...] = (("fission", (rows,)), ("vectorize", (rows,)))
     yield (), 0.0
-    yield lanes[:1], 0.0
+    if any(isinstance(s, (Let, Mutable)) and type_of(s) != INDEX for p in nest.parts if not p.chain for s in p.body):
+        yield lanes[:1], 0.0
+    if len(nest.loops) == 1 and not nest.reduces:
+        cached, along = ("cache_read", (rows,)), tuple(n for n, _ in nest.loops[0].chain)
+        yield (cached,), 0.0
+        yield (("fuse", along), cached), 0.0
+        if longest <= MOST_COLLAPSED:
+            yield (("fuse", (rows, *along)),), 0.0
+    if longest > MOST_COLLAPSED and not nest.reduces:
+        return
     tables, least, is_moved = list[Step](), 0.0, True
     for buffer, types in nest.strided.items():
         table = max(known[f"row_moved{ELEMENT_TYPES[t].bytes}"] * n for t, n in types) / nest.tables_of(buffer)
@@ -68,7 +78,6 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
         is_table = table <= single and nest.fits(buffer)
         tables += [("stage", (buffer,))] if is_table else []
         least, is_moved = least + (table if is_table else single), is_moved and is_table
-    longest = max(math.prod(n for _, n in p.chain) for p in nest.parts)
     values = parts(e for s in walk(nest.loop.body) for e in expressions(s))
     is_short = longest <= MOST_AT_ONCE and not nest.arrays      # what is stored and read again would be no vector
     n = longest if is_short else AT_ONCE if is_moved else 1
@@ -96,7 +105,10 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
     known = constants(machine.arch)
 
     def iterations(s: For) -> int:
-        return s.extent if isinstance(s.extent, int) else nest.iterations
+        if isinstance(s.extent, int):
+            return s.extent
+        form = affine(s.extent, {})                 # of all rows, or of what they hold
+        return form.constant + nest.iterations * sum(form.terms.values())
 
     def vectors(s: For) -> tuple[Stmt, ...]:
         return whole_vectors(_with_groups(s)[0]._replace(extent=iterations(s)), machine)
@@ -130,18 +142,24 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
 
 
 def _with_groups(loop: For) -> tuple[For, int]:
-    """A VECTOR loop with adjacent elements in the place of GROUPS; and the bytes of the groups of an iteration."""
+    """A VECTOR loop with adjacent elements in the place of GROUPS; and the bytes of those that an iteration loads."""
     along, rests = Along(loop), defaultdict[tuple[str, int], set[int]](set)
-    forms = {load: affine(load.position, along.known) for load in loads(loop.body)}
-    groups = {load: (load.buffer, step) for load in forms if (step := along.step(load.position)) in GROUPS}
-    for load, key in groups.items():
-        rests[key].add(forms[load].constant % key[1])
-    whole = {load for load, key in groups.items() if len(rests[key]) == key[1]}
+    found: list[Load | Store] = [*loads(loop.body), *stores(loop.body)]
+    forms = {one: affine(one.position, along.known) for one in found}
+    groups = {one: (one.buffer, step) for one in forms if (step := along.step(one.position)) in GROUPS
+              and type_of(one) != "f16"}               # which compilers convert one by one
+    for one, key in groups.items():
+        rests[key].add(forms[one].constant % key[1])
+    whole = {one for one, key in groups.items() if len(rests[key]) == key[1]}
+
+    def adjacent(one: Load | Store) -> Expr:
+        if one not in whole:
+            return one.position
+        return Affine(dict(forms[one].terms) | {Var(loop.name, INDEX): 1}, forms[one].constant).expression()
 
     def change(e: Expr) -> Expr:
-        if not isinstance(e, Load) or e not in whole:
-            return with_parts(e, change)
-        adjacent = dict(forms[e].terms) | {Var(loop.name, INDEX): 1}
-        return e._replace(position=Affine(adjacent, forms[e].constant).expression())
-    return (loop._replace(body=with_all_expressions(loop.body, change)) if whole else loop,
-            sum(ELEMENT_TYPES[load.type].bytes for load in whole))
+        return e._replace(position=adjacent(e)) if isinstance(e, Load) and e in whole else with_parts(e, change)
+    body = tuple(Store(s.buffer, adjacent(s), change(s.value)) if isinstance(s, Store) else with_expressions(s, change)
+                 for s in loop.body)
+    return (loop._replace(body=body) if whole else loop,
+            sum(ELEMENT_TYPES[one.type].bytes for one in whole if isinstance(one, Load)))

@@ -8,20 +8,60 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
+from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms, of_names
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Assign, Const, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.schedule.lanes import ROW, part_name
+from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.row_nest import Part, RowNest
-from hloc.kernels.walks import assigned, defined, expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.schedule.row_tables import ColumnTables, RowTables, around, fused, size_of
+from hloc.kernels.walks import are_lets, assigned, defined, expressions, parts, walk, with_expressions, with_parts
 
+MOST_BYTES = 512 << 10          # of all arrays of a block
 Env = dict[str, Expr]
 Body = Callable[[Env], list[Stmt]]
 
 
 def lower_rows(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
-    """The statements of a row nest. names: numbers for new names, unique in the kernel."""
-    return _Rows(nest, names).statements() if nest.is_apart else (nest.loop,)
+    """The statements of a row nest. names: numbers for new names, unique in the kernel. Raises Refused."""
+    if not (nest.is_cached or nest.fused or nest.is_apart):
+        return (nest.loop,)
+    done = _Rows(nest, names).statements() if nest.is_apart else with_tables(nest, names)
+    if sum(s.size * ELEMENT_TYPES[s.type].bytes for s in done if isinstance(s, Local)) > MOST_BYTES:
+        raise Refused("arrays of a block take too much of the stack, and of the caches")
+    return done
+
+
+def with_tables(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
+    """Tables of what rows share, and the loops, which read them. Raises Refused."""
+    part, = nest.loops
+    outside = tuple(s for p in nest.parts if not p.chain for s in p.body)
+
+    def fresh(name: str) -> str:
+        return part_name(name, ROW, names)
+    if not nest.is_cached:
+        return one_loop(nest, outside, part, fresh)
+    tables = ColumnTables(part.body, part.chain, {nest.loop.name} | defined(outside), bool(nest.fused), fresh)
+    if not tables.values:
+        raise Refused("rows share nothing that takes a division or more")
+    chain, body = part.chain, tables.body
+    if nest.fused:
+        chain = (fresh(chain[-1][0]), size_of(chain)),
+        body = fused(body, part.chain, tables, chain[0][0])
+    return (*tables.filling(), nest.loop._replace(body=(*outside, *around(chain, body))))
+
+
+def one_loop(nest: RowNest, before: Sequence[Stmt], part: Part, fresh: Callable[[str], str]) -> tuple[Stmt, ...]:
+    """Rows and the loops along them as one."""
+    chain = ((nest.loop.name, nest.iterations), *part.chain)
+    if nest.fused != tuple(n for n, _ in chain) or not are_lets(before):
+        raise Refused("loops along rows are one after cache_read; rows with them, if they compute only names before")
+    tables = RowTables(before, part.body, chain, nest.loop.extent, fresh)
+    name, length = fresh(chain[-1][0]), Const(size_of(part.chain), INDEX)
+    extent = nest.loop.extent
+    count: int | Expr = size_of(chain) if isinstance(extent, int) else index_apply("multiply", extent, length)
+    return (*tables.filling(), For(name, count, VECTOR, fused(tables.body, chain, tables, name)))
 
 
 class _Rows:
@@ -32,7 +72,9 @@ class _Rows:
         self.known = forms(nest.loop.body)
         self.arrays: dict[str, str] = {}
         self.sizes = {a.name: a.size for a in nest.arrays}
-        self.begins = {s.name: s for s in nest.loop.body if isinstance(s, (Let, Mutable))}
+        self.begins = {s.name: s for p in nest.parts if not p.chain for s in p.body if isinstance(s, (Let, Mutable))}
+        self.positions = [s for p in nest.parts if not p.chain for s in p.body
+                          if isinstance(s, Let) and s.value.type == INDEX]
         self.tables: dict[tuple, str] = {}
         self.out: list[Stmt] = []
         self.after: list[Stmt] = []
@@ -61,12 +103,12 @@ class _Rows:
 
     def expand(self, parts_: list[Part]) -> None:
         """Arrays for the values and variables that several parts use."""
-        used = [_used(p.body) for p in parts_]
+        used = [self.used(p.body) for p in parts_]
         for number, part in enumerate(parts_):
             elsewhere = set().union(*used[:number], *used[number + 1:])
             for s in part.body if not part.chain else ():
-                if isinstance(s, (Let, Mutable)) and _type(s) != INDEX and s.name in elsewhere:
-                    self.arrays[s.name] = self.array(s.name, _type(s), self.nest.iterations)
+                if isinstance(s, (Let, Mutable)) and type_of(s) != INDEX and s.name in elsewhere:
+                    self.arrays[s.name] = self.array(s.name, type_of(s), self.nest.iterations)
 
     def part(self, part: Part) -> None:
         """The statements of one part for all rows."""
@@ -81,13 +123,14 @@ class _Rows:
         """A part for all rows: what it reads of other parts, itself, and what it leaves to them. outer: counters."""
         here, own, changed = Var(row, INDEX), defined(part.body), assigned(part.body)
         env: Env = outer | {self.row: here}
-        before = self.known_positions(part, env)
-        for name in sorted(_used(part.body) & set(self.arrays) - own - set(self.sizes)):
+        before: list[Stmt] = []
+        for name in sorted(self.used(part.body) & set(self.arrays) - own - set(self.sizes)):
             begin = self.begins[name]
-            load, new = Load(self.arrays[name], here, _type(begin)), self.fresh(name)
+            load, new = Load(self.arrays[name], here, type_of(begin)), self.fresh(name)
             before.append(Mutable(new, load, begin.reassociable) if isinstance(begin, Mutable) and kind == SERIAL
                           else Let(new, load))
             env[name] = Var(new, load.type)
+        before += self.known_positions(part, env)
         inside = body(env)
         left = sorted(n for n in (changed | own) & set(self.arrays) - set(self.sizes) if n in env)
         after = [Store(self.arrays[n], here, env[n]) for n in left]
@@ -95,13 +138,16 @@ class _Rows:
 
     def known_positions(self, part: Part, env: Env) -> list[Stmt]:
         """Positions that other parts name."""
-        wanted, own = _used(part.body), defined(part.body)
-        lets = [s for p in self.nest.parts if not p.chain for s in p.body
-                if isinstance(s, Let) and s.value.type == INDEX and s.name not in own]
-        for s in reversed(lets):
+        wanted, own = self.used(part.body), defined(part.body)
+        return self.copy([s for s in self.positions if s.name in wanted - own], env, True)
+
+    def used(self, body: Sequence[Stmt]) -> set[str]:
+        """The names that statements read or change, and those that positions need which they read."""
+        wanted = _used(body)
+        for s in reversed(self.positions):
             if s.name in wanted:
                 wanted |= _used([s])
-        return self.copy([s for s in lets if s.name in wanted], env, True)
+        return wanted
 
     # -- loops along rows
 
@@ -248,8 +294,11 @@ class _Rows:
         (self.after if is_result else self.out).extend(self.around(outer, SERIAL, rows)({}))
 
 
-def _type(s: Let | Mutable) -> str:
-    return s.value.type if isinstance(s, Let) else s.initial.type
+def type_of(s: Let | Mutable | Load | Store) -> str:
+    """The type of what is named, loaded or stored."""
+    if isinstance(s, Load):
+        return s.type
+    return s.initial.type if isinstance(s, Mutable) else s.value.type
 
 
 def _used(body: Sequence[Stmt]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Row nests: a loop over rows, each of which is reduced along its own loops; schedules say how rows go together.
+"""Row nests: a loop over rows, each of which has loops along it; schedules say how rows go together.
 
 In: a SERIAL loop of the loop IR whose iterations are independent. Out: a RowNest, or Refused with the reason why there
 is none; after steps, the statements that replace the loop.
@@ -19,6 +19,8 @@ Steps of row nests:
     unroll(n)        after vectorize: n iterations of loops along rows at once; loops of no more are written out, and if
                      all are, there is one part
     stage(buffer)    after vectorize: rows of a buffer are transposed by way of a table, as they lie in memory
+
+Of rows that reduce nothing: cache_read(i), fuse(c,d), fuse(i,c), see row_tables.py.
 """
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms, injective
-from hloc.kernels.ir import INDEX, SERIAL, Assign, For, Let, Load, Local, Mutable, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, varying, walk
@@ -51,7 +53,8 @@ class RowNest(NamedTuple):
     of the loop around; different: the names that have another value in each of them.
 
     Steps set the others: is_apart: after fission; has_lanes: rows are lanes; at_once: iterations along a row that are
-    written out; staged: buffers with tables."""
+    written out; staged: buffers with tables; is_cached: what all rows share is in tables; fused: loops that
+    are one."""
 
     loop: For
     iterations: int
@@ -63,6 +66,17 @@ class RowNest(NamedTuple):
     has_lanes: bool = False
     at_once: int = 1
     staged: frozenset[str] = frozenset()
+    is_cached: bool = False
+    fused: tuple[str, ...] = ()
+
+    @property
+    def loops(self) -> list[Part]:
+        """The parts that are loops along rows."""
+        return [p for p in self.parts if p.chain]
+
+    @property
+    def reduces(self) -> bool:
+        return any(isinstance(s, Assign) for s in walk(self.loop.body))
 
     @property
     def strided(self) -> dict[str, list[tuple[str, int]]]:
@@ -111,19 +125,26 @@ def row_nest_of(loop: For, most: int, times: int = 1, different: frozenset[str] 
         elif isinstance(s, For):
             found += [Part(tuple(straight)), _part(s)]
             straight = []
+        elif isinstance(s, Let) and (value := _found(s.value)) is not None:
+            straight += [Let(f"{s.name}_found", value),
+                         Let(s.name, Apply("convert", (Var(f"{s.name}_found", value.type),), INDEX))]
         elif isinstance(s, (Let, Mutable, Assign, Store)):
             straight.append(s)
         else:
             raise Refused("the body is not straight-line code and loops")
-    if not any(isinstance(s, Mutable) for s in loop.body) or not found:
-        raise Refused("nothing is reduced")
-    places = [s.value for s in loop.body if isinstance(s, Let) and s.value.type == INDEX]
-    if any(isinstance(e, Load) or isinstance(e, Var) and e.type != INDEX for e in parts(places)):
-        raise Refused("positions depend on data")
+    if not found:
+        raise Refused("no loops along rows")
     nest = RowNest(loop, most, tuple(p for p in (*found, Part(tuple(straight))) if p.body), tuple(arrays), times,
                    different)
     _refuse_dependence(nest)
     return nest
+
+
+def _found(position: Expr) -> Expr | None:
+    """What a position that depends on data is converted from; None for others, and for a name."""
+    if not isinstance(position, Apply) or position.op != "convert" or position.type != INDEX:
+        return None
+    return None if isinstance(position.arguments[0], (Var, Const)) else position.arguments[0]
 
 
 def _part(loop: For) -> Part:
@@ -157,6 +178,7 @@ def _refuse_dependence(nest: RowNest) -> None:
     written = {s.buffer for s in stores(body)} - private
     if written & {load.buffer for load in loads(body)}:
         raise Refused("what is written is read")
+    ranges: dict[str, list[tuple[Affine, int]]] = {}
     for part in nest.parts:
         extents = dict(part.chain) | {nest.loop.name: nest.iterations}
         for s in part.body:
@@ -165,6 +187,14 @@ def _refuse_dependence(nest: RowNest) -> None:
                 steps = {n: form.factor(n) for n in extents}
                 if not is_fixed(form, nest, part) or not injective(steps, extents):
                     raise Refused(f"rows may write to the same elements of {s.buffer}")
+                along = {n: steps[n] * (extent - 1) for n, extent in part.chain}
+                low = form.without(*along).plus(Affine({}, sum(min(0, n) for n in along.values())), 1)
+                ranges.setdefault(s.buffer, []).append((low, sum(map(abs, along.values()))))
+    for buffer, found in ranges.items():
+        first, last = (pick(low.constant + n for low, length in found for n in (0, length)) for pick in (min, max))
+        if len(found) > 1 and (any(low.terms != found[0][0].terms for low, _ in found)
+                               or last - first >= abs(found[0][0].factor(nest.loop.name))):
+            raise Refused(f"rows may write to the same elements of {buffer}")
 
 
 def accesses(body: Sequence[Stmt]) -> list[Load | Store]:
@@ -215,9 +245,27 @@ def stage(nest: RowNest, buffer: str) -> RowNest:
     return nest._replace(staged=nest.staged | {buffer})
 
 
+def cache_read(nest: RowNest, rows: str) -> RowNest:
+    """What costs much and is the same for all rows is in tables."""
+    _check(nest, rows)
+    if nest.is_apart or len(nest.loops) != 1 or nest.reduces:
+        raise Refused("tables are of one loop along rows that reduces nothing, without fission")
+    return nest._replace(is_cached=True)
+
+
+def fuse(nest: RowNest, *counters: str) -> RowNest:
+    """Loops are one: all loops along rows, which is what cache_read makes possible, or these and the one over rows."""
+    along = tuple(n for n, _ in nest.loops[0].chain)
+    if nest.is_apart or len(nest.loops) != 1 or len(counters) < 2 or nest.reduces \
+            or counters not in (along, (nest.loop.name, *along)):
+        raise Refused("not the counters of nested loops that reduce nothing")
+    return nest._replace(fused=counters)
+
+
 def _check(nest: RowNest, rows: str) -> None:
     if rows != nest.loop.name:
         raise Refused(f"no loop {rows} over rows: it is {nest.loop.name}")
 
 
-ROW_STEPS: dict[str, Callable[..., RowNest]] = {f.__name__: f for f in (fission, vectorize, unroll, stage)}
+ROW_STEPS: dict[str, Callable[..., RowNest]] = {
+    f.__name__: f for f in (fission, vectorize, unroll, stage, cache_read, fuse)}

@@ -1,4 +1,4 @@
-"""Gives loops over rows that are reduced their schedules: row by row, several rows at once, or a row in each lane.
+"""Gives loops over rows their schedules: row by row, several rows at once, a row in each lane, rows as one loop.
 
 In: a lowered Kernel. Out: the kernel with other loops in the place of loops over rows (kernels/schedule/row_nest.py),
 whose VECTOR loops the passes behind this one see.
@@ -43,8 +43,13 @@ def row_nests(kernel: Kernel) -> list[RowNest]:
 def _with_row_nests(kernel: Kernel, change: Callable[[RowNest], tuple[Stmt, ...]]) -> Kernel:
     body: list[Stmt] = []
     for s in kernel.body:
-        body += [s._replace(body=_changed(s.body, change))] if isinstance(s, For) and s.kind == PARALLEL \
-            else _changed((s,), change)
+        if not isinstance(s, For) or s.kind != PARALLEL:
+            body += _changed((s,), change)
+        elif (inside := _changed(s.body, change)) != s.body:
+            before, rest = hoisted(inside, different_names(s))
+            body += [*before, s._replace(body=rest)]
+        else:
+            body.append(s)
     return kernel._replace(body=tuple(body))
 
 

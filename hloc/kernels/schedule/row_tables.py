@@ -1,0 +1,263 @@
+"""Row nests without reductions: what rows or columns share is in tables, and loops become one.
+
+In: the body of a RowNest with one loop along rows. Out: the statements that fill tables, and the loops that read them.
+Steps of row nests:
+
+    cache_read(i)    values that depend on the column but not on the row i, and take a division or more, are in tables
+    fuse(c,d)        after it: loops along rows are one, where positions go on evenly from one to the other
+    fuse(i,c)        loop collapsing: rows and the loops along them are one; what does not go on evenly, such as a bias
+                     or a scale, is in tables
+
+    serial i < 32 {                                  fuse(g,c) cache_read(i)
+      serial g < 8 {                                 serial g: vector c: t[12 g + c] = rsqrt(v[g])
+        vector c < 12 {                              serial i: vector c < 96:
+          y[96 i + 12 g + c] =                         y[96 i + c] = x[96 i + c] * t[c]
+            x[96 i + 12 g + c] * rsqrt(v[g]) } } }
+
+    serial i < 64 {                                  fuse(i,c)
+      let s = v[i]                                   serial i: let s = v[i]: vector k < 8: t[5 i + k] = s
+      vector c < 5 {                                 vector j < 320: y[j] = x[j] * t[j]
+        y[5 i + c] = x[5 i + c] * s } }
+
+Rows of tables of equal values are written as whole vectors, whose ends the next rows overwrite.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from hloc.kernels.affine import Affine, affine, forms, of_names
+from hloc.kernels.indexing import index_apply
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
+from hloc.kernels.scalars import is_narrow
+from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.ops.table import SCALARS
+
+COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS["divide"].cost)
+LANES = 16                      # of the widest vectors
+Chain = tuple[tuple[str, int], ...]
+Fresh = Callable[[str], str]
+
+
+class _Tables:
+    """Of loops (counter, extent) and the statements in them. values: what the tables hold, and their names; lets: names
+    of the statements that may stand for what tables hold."""
+
+    def __init__(self, body: Sequence[Stmt], chain: Chain, fresh: Fresh) -> None:
+        self.chain, self.fresh = chain, fresh
+        self.known = forms(body)
+        self.written = {s.buffer for s in body if isinstance(s, Store)}
+        self.lets: dict[str, Expr] = {}
+        self.values: dict[Expr, str] = {}
+
+    @property
+    def place(self) -> Expr:
+        """The position in a table."""
+        return flat(self.chain).expression()
+
+    def table(self, e: Expr) -> Load:
+        if e not in self.values:
+            self.values[e] = self.fresh("table")
+        return Load(self.values[e], self.place, e.type)
+
+    def everything(self, roots: Iterable[Expr]) -> Iterator[Expr]:
+        """Expressions, and what the names that are in them stand for."""
+        stack, seen = list(roots), set[str]()
+        while stack:
+            for e in parts([stack.pop()]):
+                yield e
+                if isinstance(e, Var) and e.name in self.lets and e.name not in seen:
+                    seen.add(e.name)
+                    stack.append(self.lets[e.name])
+
+    def depends(self, e: Expr) -> set[str]:
+        """The counters that change an expression."""
+        counters = {name for name, _ in self.chain}
+        return {p.name for p in self.everything([e]) if isinstance(p, Var) and p.name in counters}
+
+    def needed(self, body: Iterable[Stmt]) -> list[Let]:
+        """The names that statements read."""
+        names = {e.name for e in self.everything(e for s in body for e in expressions(s)) if isinstance(e, Var)}
+        return [Let(name, value) for name, value in self.lets.items() if name in names]
+
+    def is_costly(self, e: Expr) -> bool:
+        """Whether this takes a division or more."""
+        return any(isinstance(p, Apply) and p.op in COSTLY for p in self.everything([e]))
+
+    def is_even(self, e: Expr) -> bool:
+        return not isinstance(e, Load) or goes_on(affine(e.position, self.known), self.chain)
+
+
+class ColumnTables(_Tables):
+    """Values that are the same for all rows. rows: names that change from row to row; is_fused: whether the loops along
+    rows become one. body: of these loops, which read tables."""
+
+    def __init__(self, body: Sequence[Stmt], chain: Chain, rows: Iterable[str], is_fused: bool, fresh: Fresh) -> None:
+        super().__init__(body, chain, fresh)
+        self.varying, self.is_fused = {*rows}, is_fused
+        for s in body:
+            if isinstance(s, Let) and self.is_shared(s.value):
+                self.lets[s.name] = s.value
+            elif isinstance(s, Let):
+                self.varying.add(s.name)
+        changed = [with_expressions(s, self.read) for s in body if not (isinstance(s, Let) and s.name in self.lets)]
+        self.body = (*self.needed(changed), *changed)
+
+    def is_shared(self, e: Expr) -> bool:
+        return not any(isinstance(p, Var) and p.name in self.varying or isinstance(p, Load) and p.buffer in self.written
+                       for p in parts([e]))
+
+    def is_worth(self, e: Expr) -> bool:
+        """Whether this is costly, or does not go on evenly in loops that become one."""
+        return bool(self.depends(e)) and (self.is_costly(e) or self.is_fused and not all(
+            map(self.is_even, self.everything([e]))))
+
+    def read(self, e: Expr) -> Expr:
+        """An expression with loads from tables in the place of the largest ones that are worth one."""
+        if e.type != INDEX and not is_narrow(e.type) and self.is_shared(e) and self.is_worth(e):
+            return self.table(e)
+        return with_parts(e, self.read)
+
+    def filling(self) -> tuple[Stmt, ...]:
+        """The tables, and the loops that fill them."""
+        stores = [Store(name, self.place, e) for e, name in self.values.items()]
+        return (*(Local(name, e.type, size_of(self.chain)) for e, name in self.values.items()),
+                *around(self.chain, (*self.needed(stores), *stores)))
+
+
+class RowTables(_Tables):
+    """Values that rows or columns share, or whose positions are elsewhere. before: statements of a row; body: those of
+    an element; then those of the one loop. chain begins with the rows, of which there are `count`."""
+
+    def __init__(self, before: Sequence[Let], body: Sequence[Stmt], chain: Chain, count: int | Expr,
+                 fresh: Fresh) -> None:
+        super().__init__((*before, *body), chain, fresh)
+        self.count, self.row = count, chain[0][0]
+        self.lets = {s.name: s.value for s in (*before, *body) if isinstance(s, Let)}
+        self.before = {s.name for s in before}
+        changed, used = list[Stmt](), set[str]()
+        for s in reversed(body):
+            if isinstance(s, Store) or isinstance(s, Let) and s.name in used:
+                changed.insert(0, with_expressions(s, self.read) if isinstance(s, Let)
+                               else s._replace(value=self.read(s.value)))
+                used |= {e.name for e in parts(expressions(changed[0])) if isinstance(e, Var)}
+        self.body = tuple(changed)
+
+    def read(self, e: Expr) -> Expr:
+        """An expression in the one loop."""
+        if self.is_costly(e) and len(self.depends(e)) < len(self.chain):
+            return self.shared(e)
+        if isinstance(e, Var) and e.name in self.before or not self.is_even(e) or isinstance(e, Apply) and (
+                any(a.type == INDEX for a in e.arguments) or e.op == "select" and not all(
+                    map(self.is_even, self.everything(e.arguments[1:])))):      # what is not selected may not be loaded
+            return self.shared(e)
+        return e if isinstance(e, Load) else with_parts(e, self.read)
+
+    def shared(self, e: Expr) -> Expr:
+        """The value in a table; the expression itself if it is the same for all elements."""
+        if not self.depends(e):
+            return e
+        if e.type == INDEX or any(isinstance(p, Load) and p.buffer in self.written for p in self.everything([e])):
+            raise Refused("what differs between elements is a position, or is written")
+        if e.type == "pred":
+            return Apply("compare_ne", (self.shared(Apply("convert", (e,), "s32")), Const(0, "s32")), "pred")
+        return self.table(e)
+
+    @property
+    def width(self) -> int:
+        """The written length of a row: whole vectors, of which there are shorter ones."""
+        length = size_of(self.chain[1:])
+        return next((n for n in (LANES // 4, LANES // 2) if length <= n), -(-length // LANES) * LANES)
+
+    def filling(self) -> tuple[Stmt, ...]:
+        """The tables, and the loops that fill them; those of columns first, which all blocks may share."""
+        of_columns = {e: name for e, name in self.values.items() if self.row not in self.depends(e)}
+        others = {e: name for e, name in self.values.items() if e not in of_columns}
+        patterns, inside, rows = list[Stmt](), list[Stmt](), list[Stmt]()
+        for e, name in of_columns.items():
+            pattern = self.fresh("row")
+            store = Store(pattern, flat(self.chain[1:]).expression(), e)
+            patterns += [Local(pattern, e.type, self.width), *around(self.chain[1:], (*self.needed([store]), store))]
+            inside.append(self.whole(name, e.type, pattern))
+        for e, name in others.items():
+            rows += self.of_row(e, name)
+        lets = [s for s in self.needed(walk(rows)) if s.name in self.before]
+        return (*self.arrays(of_columns), *patterns, *self.over_rows(self.chain[0][1], inside),
+                *self.arrays(others), *self.over_rows(self.count, [*lets, *rows] if rows else []))
+
+    def arrays(self, tables: dict[Expr, str]) -> list[Stmt]:
+        return [Local(name, e.type, size_of(self.chain) + self.width) for e, name in tables.items()]
+
+    def over_rows(self, count: int | Expr, body: list[Stmt]) -> list[Stmt]:
+        return [For(self.row, count, SERIAL, tuple(body))] if body else []
+
+    def of_row(self, e: Expr, name: str) -> list[Stmt]:
+        """What fills one row of a table."""
+        if self.depends(e) == {self.row}:
+            value = Let(self.fresh("value"), e)
+            return [value, self.whole(name, e.type, value.name, is_array=False)]
+        store = Store(name, self.place, e)
+        inner = [s for s in self.needed([store]) if s.name not in self.before]
+        return [*around(self.chain[1:], (*inner, store))]
+
+    def whole(self, name: str, type: str, source: str, is_array: bool = True) -> For:
+        """Write a row of a table as whole vectors: of an array, or all of one value."""
+        lane = Var(self.fresh("lane"), INDEX)
+        place = index_apply("add", flat(self.chain[:1], size_of(self.chain[1:])).expression(), lane)
+        value = Load(source, lane, type) if is_array else Var(source, type)
+        return For(lane.name, self.width, VECTOR, (Store(name, place, value),))
+
+
+def size_of(chain: Chain) -> int:
+    return math.prod(n for _, n in chain)
+
+
+def flat(chain: Chain, step: int = 1) -> Affine:
+    """The number of an iteration of nested loops, times `step`."""
+    factors = dict[str, int]()
+    for name, extent in reversed(chain):
+        factors[name] = step
+        step *= extent
+    return of_names(factors)
+
+
+def around(chain: Chain, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Loops, the innermost of which is a VECTOR loop."""
+    for counter, extent in reversed(chain):
+        body = (For(counter, extent, VECTOR if counter == chain[-1][0] else SERIAL, body),)
+    return body
+
+
+def goes_on(form: Affine, chain: Chain) -> bool:
+    """Whether a position goes on evenly from one loop of a chain to the next."""
+    step, counters = form.factor(chain[-1][0]), {name for name, _ in chain}
+    one = flat(chain)
+    return all(form.factor(n) == step * one.factor(n) for n in counters) and not any(
+        _is_named(e, counters) for a in form.terms if not isinstance(a, Var) for e in parts([a]))
+
+
+def fused(body: Sequence[Stmt], chain: Chain, tables: _Tables, name: str) -> tuple[Stmt, ...]:
+    """A body with one counter in the place of those of a chain. Raises Refused where a position does not go on evenly,
+    or something else depends on the counters."""
+    inner = {n for n, _ in chain}
+    inner |= {n for n, value in tables.lets.items() if value.type == INDEX and tables.depends(value)}
+
+    def moved(position: Expr) -> Expr:
+        form = affine(position, tables.known)
+        rest = form.without(*(n for n, _ in chain))
+        if not goes_on(form, chain) or any(_is_named(e, inner) for e in parts(rest.terms)):
+            raise Refused("positions do not go on evenly from one loop to the next")
+        return (rest + of_names({name: form.factor(chain[-1][0])})).expression()
+
+    def change(e: Expr) -> Expr:
+        if _is_named(e, inner):
+            raise Refused("counters are values")
+        return e._replace(position=moved(e.position)) if isinstance(e, Load) else with_parts(e, change)
+    kept = [s for s in body if not (isinstance(s, Let) and s.name in inner)]
+    return tuple(s._replace(position=moved(s.position), value=change(s.value)) if isinstance(s, Store)
+                 else with_expressions(s, change) for s in kept)
+
+
+def _is_named(e: Expr, names: Collection[str]) -> bool:
+    return isinstance(e, Var) and e.name in names
