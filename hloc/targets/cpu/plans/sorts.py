@@ -20,7 +20,7 @@ from hloc.targets.cpu.plans.slots import Scratch, aligned, busy_threads
 
 KEYED = frozenset(["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "pred", "f32", "f64", "bf16", "f16"])
 FEWEST_ROWS, SHORT_ROW, LONGEST_ROW = 8, 128, 512           # of a sorting network: with half of its lanes, or all
-SELECTED_OF, SHORTEST_SELECTED = 8, 128                     # at most one element in 8 is selected, of longer rows
+SELECTED_OF, SHORTEST_SELECTED = 8, 64                      # at most one element in 8 is selected, of longer rows
 CHUNK, LEAST_RADIX, FEW_SORTED = 65536, 64, 128             # of runtime/sort_piece.h
 LANES, PLACE_BITS = 16, 9                                   # of runtime/sort_network.h
 FEWEST_GROUPS = 32
@@ -105,14 +105,14 @@ def _plan(rows: int, length: int, types: list[str], bits: int, selected: Selecti
 
     def room(n: int) -> int:
         return 2 * n * keyed if bits and not counts and n >= LEAST_RADIX else 0
-    macros = {"LENGTH": length}
-    if selected:
+    macros, network = {"LENGTH": length}, goes_by_network(rows, length, bits)
+    if selected and not (network and length <= SHORT_ROW):
         n, threads = selected.candidates, busy_threads(rows, 16384 // length + 1, machine)
         own = aligned(length * word) + aligned(selected.groups * word) + aligned(2 * n * size)
         macros.update(KEPT=selected.kept, FROM_END=selected.from_end, CANDIDATES=n, GROUPS=selected.groups)
         return SortPlan("sort_select.h", macros, Scratch.of(
             own=own + (2 * n * keyed if n > FEW_SORTED else 0), threads=threads), element=size)
-    if goes_by_network(rows, length, bits):
+    if network:
         block, key = length * LANES, 4 if bits + PLACE_BITS < 32 else 8
         threads = busy_threads(-(-rows // LANES), 2048 // block + 1, machine)
         return SortPlan("sort_network.h", macros, Scratch.of(own=aligned(block * key) + block * size, threads=threads),
