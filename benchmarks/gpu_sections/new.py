@@ -38,8 +38,8 @@ IMAGE = """ENTRY e {{ g = f32[{i},{h},{h},{c}] parameter(0)  w = f32[3,3,{c},{c}
   ROOT x = f32[{i},{s},{s},{c}] convolution(g, w), window={{size=3x3 pad={p} lhs_dilate={by}x{by} rhs_reversal=1x1}},
     dim_labels=b01f_01oi->b01f }}
 """
-STEM = """HloModule m
-ENTRY e {{ x = {t}[{i},{s},{s},3] parameter(0)  w = {t}[7,7,3,{c}] parameter(1)  dy = {t}[{i},{h},{h},{c}] parameter(2)
+STEM = """ENTRY e {{ x = {t}[{i},{s},{s},3] parameter(0)  w = {t}[7,7,3,{c}] parameter(1)
+  dy = {t}[{i},{h},{h},{c}] parameter(2)
   y = {t}[{i},{h},{h},{c}] convolution(x, w), window={{size=7x7 stride=2x2 pad=2_3x2_3}}, dim_labels=b01f_01io->b01f
   dw = {t}[7,7,3,{c}] convolution(x, dy), window={{size={h}x{h} pad=2_3x2_3 rhs_dilate=2x2}}, dim_labels=f01b_i01o->01bf
   ROOT both = ({t}[{i},{h},{h},{c}], {t}[7,7,3,{c}]) tuple(y, dw) }}
