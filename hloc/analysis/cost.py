@@ -10,6 +10,7 @@ In: an instruction (and a machine). Out: estimates for choices such as "recomput
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hloc.analysis.fusible import is_elementwise
 from hloc.ir import Instruction, Shape, window_of
@@ -22,9 +23,17 @@ FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitcas
                   "after-all", "domain", "add-dependency"])
 PARTIAL_READS = frozenset(["slice", "dynamic-slice", "gather"])
 GPU_LANES, GPU_HERTZ, CPU_HERTZ = 128, 1.5e9, 2.5e9
+SCALARS_A_CYCLE = 4                     # operations of a CPU's core that do not wait for each other
 CALL_SECONDS = 2e-8                     # starting a small kernel on the calling CPU thread
 ALONE_SECONDS = 10e-6                   # shorter kernels stay on the calling CPU thread
 CACHED_SPEEDUP = 4                      # of caches over memory
+
+
+class Costs(NamedTuple):
+    """Seconds of kernels apart, and of one kernel, or fewer, that does the work of all of them."""
+
+    apart: float
+    together: float
 
 
 def operations(instruction: Instruction) -> float:
@@ -125,6 +134,11 @@ def seconds_of_operations(count: float, machine: Machine) -> float:
     if machine.kind == "gpu":
         return together
     return max(together, min(together * machine.cores, ALONE_SECONDS))
+
+
+def seconds_one_by_one(count: float, cpu: Machine) -> float:
+    """Time for operations of a loop without vectors."""
+    return count / (SCALARS_A_CYCLE * CPU_HERTZ)
 
 
 def seconds_of_traffic(size: int, machine: Machine) -> float:

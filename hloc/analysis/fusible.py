@@ -22,7 +22,6 @@ DATA_MOVEMENT = frozenset(["broadcast", "reshape", "bitcast", "transpose", "slic
 RESHAPES = frozenset(["reshape", "bitcast"])
 HEROES = frozenset(["dot", "convolution"])
 UPDATES = frozenset(["dynamic-update-slice", "scatter"])
-SHORTEST_SPREAD_ROW = 8     # elements of a row of a pad's result
 LARGE_CONCATENATE, FEW_ROWS = 1 << 16, 64       # elements from which each piece may be a kernel; most rows
 PIECES_TOGETHER = 32        # of a concatenate, in one kernel: compile time per loop grows with their number
 
@@ -146,12 +145,3 @@ def is_in_pieces(instruction: Instruction) -> bool:
     if instruction.opcode != "concatenate" or instruction.shape.num_elements <= LARGE_CONCATENATE:
         return False
     return math.prod(instruction.shape.dimensions[:instruction.get("dimensions")[0]]) < FEW_ROWS
-
-
-def spreads_rows(pad: Instruction, fewest: int = 1) -> bool:
-    """Whether an instruction is a pad that spreads the elements of so many long rows, and cuts none off."""
-    if pad.opcode != "pad" or pad.shape.rank == 0 or pad.operands[0].shape.num_elements == 0:
-        return False
-    padding, *rows, length = pad.get("padding")[-1], *pad.shape.dimensions
-    return (math.prod(rows) >= fewest and length >= SHORTEST_SPREAD_ROW and padding.interior > 0
-            and padding.low >= 0 and padding.high >= 0)

@@ -218,9 +218,10 @@ def _kernel_row(kernel, main) -> list:
 def _show_edges(told, top: int) -> None:
     if not told.edges:
         return
+    from hloc.tools.explain import reason_text
     print_table(["bytes", "from", "line", "source", "to", "line", "source", "reason"],
-                [[size_text(e.size), *_end(e.producer, e.producer_kernel), *_end(e.reader, e.reader_kernel), e.reason]
-                 for e in told.edges[:top]], right=(0, 2, 5))
+                [[size_text(e.size), *_end(e.producer, e.producer_kernel), *_end(e.reader, e.reader_kernel),
+                  reason_text(e)] for e in told.edges[:top]], right=(0, 2, 5))
     _rest(len(told.edges), top)
 
 
@@ -267,6 +268,7 @@ def _kernel_source(kernel) -> list[dict]:
 
 
 def _as_json(told) -> dict:
+    from hloc.tools.explain import seconds_json
     times = _times(told)
     return {
         "instructions": told.instructions,
@@ -287,7 +289,7 @@ def _as_json(told) -> dict:
         "loop_copies": loop_copies_json(told.loops),
         "saved": saved_json(told.saved),
         "reasons": [{"reason": r.reason, "edges": r.edges, "bytes": r.size} for r in told.reasons],
-        "edges": [{"computation": e.computation, "bytes": e.size, "reason": e.reason,
+        "edges": [{"computation": e.computation, "bytes": e.size, "reason": e.reason, **seconds_json(e),
                    "producer": e.producer.name, "producer_kernel": e.producer_kernel,
                    "producer_line": line_of(e.producer), "producer_source": source_json(e.producer),
                    "reader": e.reader.name, "reader_kernel": e.reader_kernel, "reader_line": line_of(e.reader),

@@ -16,6 +16,7 @@ from hloc.pages import charts
 from hloc.pages.charts import short
 from hloc.pages.diff_page import sections
 from hloc.pages.page import Cells, asset, in_sections, page, rest_line, table, text
+from hloc.tools.explain import reason_text
 from hloc.tools.formatting import size_text, time_text
 from hloc.tools.report.kernels import KernelReport
 from hloc.tools.report.lines import Line
@@ -234,7 +235,7 @@ def edges_section(told: Report) -> str:
     if not told.edges:
         return ""
     reasons = [(r.reason, f"{r.edges:,}", size_text(r.size)) for r in told.reasons[:MOST_ROWS]]
-    edges = [(size_text(e.size), *_end(e.producer, e.producer_kernel), *_end(e.reader, e.reader_kernel), e.reason)
+    edges = [(size_text(e.size), *_end(e.producer, e.producer_kernel), *_end(e.reader, e.reader_kernel), reason_text(e))
              for e in told.edges[:MOST_ROWS]]
     size = size_text(sum(e.size for e in told.edges))
     return (f"<p>{len(told.edges):,} arrays, {size}, go from kernel to kernel through memory.</p>"

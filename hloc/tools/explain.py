@@ -24,6 +24,7 @@ from hloc.passes.fusion.edges import Edge
 from hloc.passes.pipelines import pipeline_for
 from hloc.passes.runner import run_passes
 from hloc.targets.target import Target
+from hloc.tools.formatting import time_text
 from hloc.tools.loop_copies import CopyingLoop, loop_copies
 
 if TYPE_CHECKING:
@@ -90,6 +91,19 @@ class Explanation(NamedTuple):
         edges = tuple(e for e in self.edges
                       if names & {e.producer.name, e.reader.name, e.producer_kernel, e.reader_kernel})
         return self._replace(kernels=kernels, edges=edges, loops=())
+
+
+def reason_text(edge: Edge) -> str:
+    """The reason of an edge; by cost with both costs."""
+    if edge.costs is None:
+        return edge.reason
+    together, apart = map(time_text, (edge.costs.together, edge.costs.apart))
+    return f"{edge.reason}: {together} together, {apart} apart"
+
+
+def seconds_json(edge: Edge) -> dict[str, dict[str, float]]:
+    """Both costs of an edge by cost."""
+    return {} if edge.costs is None else {"seconds": edge.costs._asdict()}
 
 
 def reasons_of(edges: Iterable[Edge]) -> list[Reason]:

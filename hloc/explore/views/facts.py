@@ -14,7 +14,7 @@ from hloc.kernels.memory import Buffer, memory_over_time
 from hloc.machine import Machine
 from hloc.pages.charts import memory_chart
 from hloc.targets.target import Target
-from hloc.tools.explain import Explanation, explain
+from hloc.tools.explain import Explanation, explain, reason_text
 from hloc.tools.formatting import size_text
 from hloc.verify.unverified import blaming_faults
 
@@ -51,7 +51,7 @@ def _kernels(told: Explanation) -> Content:
 
 
 def _edges(told: Explanation) -> Content:
-    rows = [Row((size_text(e.size), e.producer.name, e.reader.name, e.reason),
+    rows = [Row((size_text(e.size), e.producer.name, e.reader.name, reason_text(e)),
                 own_line(e.producer) | own_line(e.reader)) for e in told.edges]
     return table("Arrays between kernels, and why these were not fused", ("bytes", "from", "to", "reason"), rows,
                  right=(0,))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 
-from hloc.analysis.fusible import spreads_rows
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.elemental.loop import cost_of, lower_loop
@@ -22,13 +21,24 @@ from hloc.kernels.ir import VECTOR
 from hloc.kernels.rules.elementwise import padded_index
 from hloc.machine import Machine
 
+SHORTEST_SPREAD_ROW = 8     # elements of a row of the result
+
 
 def lower_pad(group: Group, machine: Machine) -> Lowered:
     """The kernel of a pad: rows are filled first, if that is faster on the CPU."""
     root = group.roots[0]
-    if machine.kind != "cpu" or not spreads_rows(root, machine.cores):
+    if machine.kind != "cpu" or not _spreads_rows(root, machine.cores):
         return lower_loop(group, machine)
     return Lowered((_filled_rows(group, root),))
+
+
+def _spreads_rows(pad: Instruction, fewest: int) -> bool:
+    """Whether a pad spreads the elements of so many long rows, and cuts none off."""
+    if pad.shape.rank == 0 or pad.operands[0].shape.num_elements == 0:
+        return False
+    padding, *rows, length = pad.get("padding")[-1], *pad.shape.dimensions
+    return (math.prod(rows) >= fewest and length >= SHORTEST_SPREAD_ROW and padding.interior > 0
+            and padding.low >= 0 and padding.high >= 0)
 
 
 def _filled_rows(group: Group, pad: Instruction) -> KernelCall:

@@ -9,7 +9,7 @@ The walk goes from users to producers, so all users of a producer are in groups 
 its users are inside: that cannot close a cycle. With users outside it may still join as an additional result, if the
 group is strictly above them (Group.height). Cheap producers are recomputed in every group that reads them. A producer
 joins if recomputing its elements as often as they are read costs less than a store, a load and a kernel
-(hloc/analysis/cost.py). On a GPU what steps a counter of a loop joins nothing: no kernel computes it
+(costs.py). On a GPU what steps a counter of a loop joins nothing: no kernel computes it
 (hloc/analysis/counters.py). Two matmuls with a softmax between them are a group from the start (attention.py), on GPUs
 with updates of the keys and values; producers of the scores may join it. At the end, independent groups that read the
 same arrays are merged.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hloc.analysis.aliasing import FORWARDING
 from hloc.analysis.control_flow import is_control_flow
+from hloc.analysis.cost import Costs
 from hloc.analysis.fusible import RESHAPES
 from hloc.ir import Computation, Instruction, leaves
 from hloc.passes.fusion.group import SINGLE, Group, is_free, kind_of
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from hloc.passes.fusion import Fuser
 
 OFF = "fusion is off"
+AGAIN = "fusing would compute it several times, or without vectors, which costs more than storing it once"
+STORED = "it is in memory anyway, and reading it costs less than computing it again"
+BY_COST = (AGAIN, STORED)
 
 
 class Edge(NamedTuple):
@@ -30,6 +34,7 @@ class Edge(NamedTuple):
 
     producer, reader              instructions before fusion
     producer_kernel, reader_kernel  the instructions that run them after fusion: a fusion, or the instruction itself
+    costs                         the seconds of both ways, if these decided
     """
 
     computation: str
@@ -39,6 +44,7 @@ class Edge(NamedTuple):
     reader_kernel: str
     size: int
     reason: str
+    costs: Costs | None = None
 
 
 class Draft(NamedTuple):
@@ -50,11 +56,12 @@ class Draft(NamedTuple):
     home: Group | None
     group: Group | None
     reason: str
+    costs: Costs | None = None
 
     def finished(self) -> Edge:
         size = sum(shape.num_bytes for shape in leaves(self.producer.shape))
         return Edge(self.computation, self.producer, self.reader, _kernel(self.home, self.producer),
-                    _kernel(self.group, self.reader), size, self.reason)
+                    _kernel(self.group, self.reader), size, self.reason, self.costs)
 
 
 def _kernel(group: Group | None, instruction: Instruction) -> str:
@@ -73,8 +80,9 @@ def unfused_edges(fuser: Fuser) -> list[Draft]:
             if not _is_kernel(producer, homes) or producer in group.members:
                 continue
             reason = reason_of(operand, producer, group, fuser)
+            costs = fuser.costs.get((operand, group)) if reason in BY_COST else None
             found.setdefault((producer, reader, group), Draft(fuser.computation.name, producer, reader,
-                                                             homes.get(producer), group, reason))
+                                                             homes.get(producer), group, reason, costs))
     return list(found.values())
 
 

@@ -3,29 +3,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloc.analysis.cost import (
-    bytes_read,
-    operations,
-    seconds_of_launch,
-    seconds_of_operations,
-    seconds_of_traffic,
-)
+from hloc.analysis.cost import Costs, operations
 from hloc.analysis.fusible import (
     PIECES_TOGETHER,
-    RESHAPES,
     is_elemental,
-    is_elementwise,
     is_hero,
     is_in_pieces,
     is_reduction,
     is_splat_constant,
-    spreads_rows,
 )
 from hloc.analysis.reads import BASE
 from hloc.analysis.strides import VIEWS
 from hloc.ir import Computation, Instruction, users
 from hloc.machine import Machine
+from hloc.passes.fusion import costs
 from hloc.passes.fusion.attention import Attentions, find_attentions
+from hloc.passes.fusion.edges import AGAIN, STORED
 from hloc.passes.fusion.group import (
     LOOP,
     MOST_CODE,
@@ -41,12 +34,7 @@ from hloc.passes.fusion.group import (
     weight,
 )
 from hloc.passes.fusion.obstacles import obstacle_of
-from hloc.passes.fusion.producers import (
-    MOST_RECOMPUTED,
-    epilogue_chains,
-    loaded_bytes,
-    reads_operands_of,
-)
+from hloc.passes.fusion.producers import epilogue_chains
 from hloc.passes.fusion.prologues import EPILOGUE
 from hloc.passes.fusion.row_uses import merge_row_uses
 from hloc.passes.fusion.siblings import may_merge, merge_siblings, sibling_key
@@ -62,7 +50,7 @@ ONLY_EPILOGUE = "a matmul or convolution is fused only with an elementwise epilo
 LEAST_ROW_BYTES = 64 << 10       # rows up to this length always fit
 
 Answer = tuple[int, ...] | str
-Readers = dict[Group, list[Instruction]]     # groups that read a producer, and their members that do
+Readers = costs.Readers
 
 
 class Fuser:
@@ -77,6 +65,7 @@ class Fuser:
         self.overlaps = overlaps                            # whether collectives run beside kernels
         self.machine = machine
         self.reasons: dict[Instruction, dict[Group, str]] = {}      # why a producer did not join a group
+        self.costs: dict[tuple[Instruction, Group], Costs] = {}     # where cost decided against it
         self.readers = users(computation)
         for instruction in computation.instructions:
             for before in instruction.control_predecessors:
@@ -187,7 +176,7 @@ class Fuser:
                 self.refuse(producer, [group], answer)
                 left.append(group)
             elif stored and not self.is_better_repeated(producer, group, around[group]):
-                self.refuse(producer, [group], "it is in memory anyway, and no larger than its own operands")
+                self.refuse(producer, [group], STORED)
                 left.append(group)
             else:
                 self.join(producer, group, answer, around[group])
@@ -197,16 +186,13 @@ class Fuser:
             self.start(producer, left)
         return True
 
-    @staticmethod
-    def is_better_repeated(producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
-        """Whether a group reads less by recomputing a result that is stored anyway. If it reads the stored result, the
-        producer's operands have one reader less and may be fused."""
-        inputs = sum(loaded_bytes(o) for o in producer.operands)
-        return (not is_elementwise(producer) or inputs < producer.shape.num_bytes
-                or reads_operands_of(producer, group, readers))
+    def is_better_repeated(self, producer: Instruction, group: Group, readers: list[Instruction]) -> bool:
+        """Whether computing a result again that is stored anyway costs no more than reading it."""
+        return self.is_cheaper(producer, group, costs.of_stored(producer, group, readers, self.machine))
 
     def is_repeatable(self, producer: Instruction, around: Readers) -> bool:
-        """Whether reading the producer's operands several times costs no more than storing and reading its result."""
+        """Whether computing the producer in each group that reads it costs no more than storing and reading its
+        result."""
         if not is_elemental(producer):
             return False
         if is_splat_constant(producer):
@@ -214,17 +200,17 @@ class Fuser:
         if producer.opcode in VIEWS and all(g.reads_for_product(producer, own) for g, own in around.items()):
             return True
         below = max((self.repeated.get(r, 0.0) for r in self.readers[producer]), default=0.0)
-        again = below + operations(producer)
-        inputs = [min(bytes_read(producer, n), loaded_bytes(o)) for n, o in enumerate(producer.operands)]
-        result = producer.shape.num_bytes
-        cheap = producer.opcode in RESHAPES or (len(around) - 1) * sum(inputs) < (len(around) + 1) * result
-        wide = sum(1 for size in inputs if size > result // 4) > 1
-        if again > MOST_RECOMPUTED or operations(producer) > 2 or producer.opcode == "transpose":
+        found = costs.of_groups(producer, around, self.first_of(producer, around), below, self.machine)
+        if found.together > found.apart:
             return False
-        if (wide or not cheap) and not all(reads_operands_of(producer, g, own) for g, own in around.items()):
-            return False
-        self.repeated[producer] = again
+        self.repeated[producer] = below + costs.own_operations(producer)
         return True
+
+    def first_of(self, producer: Instruction, around: Readers) -> Group | None:
+        """The group that may compute the producer as an additional result: one that runs before the others."""
+        highest = max(g.height for g in around)
+        first, *others = (g for g in around if g.height == highest)
+        return None if others or isinstance(self.accept_result(producer, first, around[first]), str) else first
 
     def join_as_result(self, producer: Instruction, around: Readers, needed: bool) -> None:
         """Several groups read the producer: the topmost may compute it as an additional result."""
@@ -271,8 +257,7 @@ class Fuser:
 
     def accept_result(self, producer: Instruction, group: Group, readers: list[Instruction]) -> Answer:
         """Like accept, for a producer with other users."""
-        if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple or self.pieces(group) > 1 or \
-                self.machine.kind == "cpu" and spreads_rows(group.first):
+        if group.kind not in (LOOP, REDUCTION) or group.first.shape.is_tuple or self.pieces(group) > 1:
             return f"{group.first.opcode} is not fused with an instruction whose result is also used elsewhere"
         if len(group.outputs) >= MOST_OUTPUTS:
             return f"the kernel would have more than {MOST_OUTPUTS} results"
@@ -307,7 +292,7 @@ class Fuser:
         if producer in group.computed or group.reads_for_product(producer, readers):
             return contexts
         if not self.pays(producer, group, contexts, readers):
-            return "fusing would compute it several times, which costs more than storing it once"
+            return AGAIN
         return contexts
 
     def pieces(self, group: Group) -> int:
@@ -348,19 +333,12 @@ class Fuser:
         return contexts if fits else ONLY_EPILOGUE
 
     def pays(self, producer: Instruction, group: Group, contexts: tuple[int, ...], readers: list[Instruction]) -> bool:
-        """Compare computing each element as often as it is read with storing it once.
+        """Compare computing each element as often as it is read with storing it once."""
+        return self.is_cheaper(producer, group, costs.of_positions(producer, group, readers, contexts, self.machine))
 
-        Recomputation adds up along a chain, so a long chain is cut where a store is cheaper.
-        """
-        size = producer.shape.num_bytes
-        extra = group.contexts.total(contexts) - producer.shape.num_elements
-        if extra <= 0:
+    def is_cheaper(self, producer: Instruction, group: Group, found: Costs) -> bool:
+        """Whether computing the producer in the group costs no more; otherwise the costs are recorded."""
+        if found.together <= found.apart:
             return True
-        loads = sum(0.5 for o in producer.operands if o.shape.num_elements > 1)
-        own = seconds_of_operations(extra * (operations(producer) + loads), self.machine)
-        again = own + max((group.again.get(r, 0.0) for r in readers), default=0.0)
-        stored = seconds_of_traffic(2 * size, self.machine) + seconds_of_launch(size, self.machine)
-        if again > stored:
-            return False
-        group.again[producer] = again
-        return True
+        self.costs[producer, group] = found
+        return False

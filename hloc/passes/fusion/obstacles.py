@@ -12,7 +12,6 @@ from hloc.analysis.fusible import (
     is_elemental,
     is_hero,
     is_splat_constant,
-    spreads_rows,
 )
 from hloc.analysis.prologues import NO_PROLOGUE
 from hloc.ir import Instruction
@@ -28,7 +27,7 @@ from hloc.passes.fusion.group import (
     kind_of,
     weight,
 )
-from hloc.passes.fusion.producers import bytes_made_of, is_slow_one_by_one, spreads_elsewhere
+from hloc.passes.fusion.producers import bytes_made_of
 from hloc.passes.fusion.prologues import EPILOGUE, plan_prologue
 from hloc.passes.fusion.whole import ATTENTION, SORT
 
@@ -41,7 +40,6 @@ MOST_BRANCHES = 8                # operands of a concatenate inside a kernel
 def obstacle_of(producer: Instruction, group: Group, readers: list[Instruction], fuser: Fuser) -> str:
     """The first reason against the pair; empty if there is none. readers: the members that read the producer."""
     return (of_kinds(producer, group) or of_size(producer, group, fuser.pieces(group))
-            or (on_cpu(producer, group, readers, fuser.machine.cores) if fuser.machine.kind == "cpu" else "")
             or of_matmul(producer, group, readers, fuser)
             or (of_collectives(producer, group) if fuser.overlaps and is_hero(producer) else "")
             or (of_update(producer, group) if group.updates else "")
@@ -71,17 +69,6 @@ def of_size(producer: Instruction, group: Group, pieces: int) -> str:
         return f"the kernel would read more than {most_parameters} arrays"
     if producer.opcode == "concatenate" and len(producer.operands) > MOST_BRANCHES:
         return f"a concatenate of more than {MOST_BRANCHES} arrays is a separate kernel"
-    return ""
-
-
-def on_cpu(producer: Instruction, group: Group, readers: list[Instruction], cores: int) -> str:
-    """What would not be vectorized any more."""
-    if is_slow_one_by_one(producer, group, readers):
-        return "the kernel computes one element at a time: a separate vectorized kernel is faster"
-    if spreads_rows(producer, cores):
-        return "a pad with interior padding along rows is stored into a prefilled array by its own kernel"
-    if spreads_elsewhere(producer, group, readers):
-        return "the kernel reads a pad with interior padding at shifted positions"
     return ""
 
 

@@ -1,9 +1,7 @@
 """Horizontal fusion: independent groups that become one kernel with several results."""
 from __future__ import annotations
 
-from hloc.analysis.fusible import spreads_rows
 from hloc.analysis.reads import BASE
-from hloc.ir import Instruction
 from hloc.machine import Machine
 from hloc.passes.fusion.group import (
     LOOP,
@@ -17,11 +15,9 @@ from hloc.passes.fusion.group import (
     is_free,
 )
 
-LONG_ROWS = 4096         # bytes that take longer to move than a kernel to start
-
 
 def merge_siblings(groups: list[Group], machine: Machine) -> list[Group]:
-    """Merge groups of equal height that run over the same elements and share a large operand (or, on a GPU, are so
+    """Merge groups of equal height that run over the same elements and share an operand (or, on a GPU, are so
     small that the launch is their main cost). Equal height means that no path leads from one to the other."""
     buckets: dict[tuple, list[Group]] = {}
     kept: list[Group] = []
@@ -39,7 +35,7 @@ def merge_siblings(groups: list[Group], machine: Machine) -> list[Group]:
 
 def sibling_key(group: Group) -> tuple | None:
     """The properties that two groups must share to run in one kernel; None for groups that are not merged."""
-    if group.kind == LOOP and not is_free(group) and not spreads_rows(group.first):
+    if group.kind == LOOP and not is_free(group):
         return (group.height, LOOP, group.dimensions)
     rows = group.rows
     if group.kind == REDUCTION and rows is not None and not rows.alone and not group.is_row_wise() and rows.row == BASE:
@@ -69,22 +65,12 @@ def updates_disjoint(a: Group, b: Group) -> bool:
 
 
 def may_merge(a: Group, b: Group, machine: Machine, shared: bool = False) -> bool:
-    """Whether merging is within the limits and pays; `shared`: they are known to read the same large array."""
+    """Whether merging is within the limits and pays; `shared`: they are known to read the same array."""
     if a.work + b.work > MOST_WORK or a.code + b.code > MOST_CODE:
         return False
     if len(a.parameters | b.parameters) > MOST_PARAMETERS or len(a.outputs) + len(b.outputs) > MOST_OUTPUTS:
         return False
     if shared or (machine.kind == "gpu" and max(a.elements, b.elements) < machine.cores * 128):
         return True
-    least = max(2, (a.rows.elements if a.rows else a.elements) // 2)
     common = (a.parameters | a.members.keys()) & (b.parameters | b.members.keys())
-    return any(o.shape.num_elements >= least and not (cuts_rows(a, o) and cuts_rows(b, o)) for o in common)
-
-
-def cuts_rows(group: Group, operand: Instruction) -> bool:
-    """Whether a group reads only some long rows of an operand: two such groups share nothing, and one kernel would
-    access several regions of memory at once."""
-    readers = [m for m in group.members if operand in m.operands]
-    return operand not in group.members and all(
-        m.opcode in ("slice", "dynamic-slice") and m.shape.rank > 1 and operand is m.operands[0]
-        and m.shape.dimensions[-1] == operand.shape.dimensions[-1] and m.shape.num_bytes >= LONG_ROWS for m in readers)
+    return any(o.shape.num_elements > 1 for o in common)
