@@ -13,6 +13,7 @@ does badly that way. Its meaning is the loop IR's own operation: tests compare b
 """
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
@@ -82,6 +83,23 @@ def _widenings() -> Iterable[Instruction]:
                                       f"{name}({low}{rest})", macro, name)
 
 
+def _narrowings() -> Iterable[Instruction]:
+    """Integers to narrower ones, at least a register of them. gcc 12 takes a permutation of two registers."""
+    letters, masks = {8: "b", 16: "w", 32: "d", 64: "q"}, {8: "char", 16: "short", 32: "int"}
+    for bytes in (64, 32):
+        for source, narrow in ((16, 8), (32, 8), (32, 16), (64, 16), (64, 32)):
+            lanes = bytes * 8 // source
+            if lanes * narrow < 128:
+                continue
+            name = f"__builtin_ia32_pmov{letters[source]}{letters[narrow]}{bytes * 8}_mask"
+            text = f"{name}(({_register(source, bytes)})a, ({_register(narrow, lanes * narrow // 8)}){{}}, " \
+                f"({masks[max(8, lanes)]})-1)"
+            for a, b in itertools.product("su", "su"):
+                yield Instruction("convert", f"{a}{source}x{lanes}", f"{b}{narrow}x{lanes}", text,
+                                  "__AVX512BW__" if source == 16 else "__AVX512F__" if bytes == 64 else "__AVX512VL__",
+                                  name)
+
+
 def _halves() -> Iterable[Instruction]:
     """f16 to f32 and back, rounded to even."""
     short8, short16 = _register(16, 16), _register(16, 32)
@@ -112,7 +130,8 @@ def _register(bits: int, bytes: int) -> str:
     return f"__attribute__((vector_size({bytes}))) {scalar}"
 
 
-INSTRUCTIONS = {(row.op, row.source, row.result): row for row in (*_widenings(), *_halves(), *_extrema())}
+INSTRUCTIONS = {(row.op, row.source, row.result): row
+                for row in (*_widenings(), *_narrowings(), *_halves(), *_extrema())}
 
 CONVERTED = frozenset((element_of(row.source), element_of(row.result)) for row in _halves())
 
@@ -234,7 +253,8 @@ def vector_definitions(statements: Iterable[Stmt], printer: CountingPrinter) -> 
         arguments = e.arguments if isinstance(e, Apply) else ()
         computed = [vector(_computed(e), lanes_of(e.type))] if isinstance(e, Apply) and _operator(e) else []
         for type in filter(is_vector, (*(a.type for a in arguments), e.type, *computed)):
-            found.setdefault(f"hloc_{type}", _type(type))
+            if f"hloc_{type}" not in found:
+                found[f"hloc_{type}"] = _type(type)
         if isinstance(e, Apply) and not _operator(e) and e.op not in ("lane", "bitcast") and _function(e) not in found:
             found[_function(e)] = _definition(e, printer, "HLOC_CALLED" if _function(e) in calls else "HLOC_FN")
     return [f"#ifndef {name.upper()}\n#define {name.upper()}\n{body}\n#endif" for name, body in found.items()]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from hloc.kernels.ir import Kernel
 from hloc.machine import Machine
 from hloc.targets.functions import with_calls
-from hloc.targets.vectors import MOST_INLINED
+
+MOST_INLINED = 24               # more than of vectors: a loop with a call is not vectorized
 
 
 def function_calls(kernel: Kernel, machine: Machine) -> Kernel:
