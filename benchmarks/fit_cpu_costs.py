@@ -2,12 +2,14 @@
 
     python benchmarks/fit_cpu_costs.py measure FILE.jsonl [WORD] [--schedules 12]
     python benchmarks/fit_cpu_costs.py fit FILE.jsonl [--seconds 120]
+    python benchmarks/fit_cpu_costs.py compile FOLDER
 
 measure compiles the modules of kernel_modules.py that have one loop that reduces, or one over rows that are reduced,
 with each of its cheapest schedules, runs them by one thread, and writes a line of JSON for each module. fit changes
 constants at random, keeps what makes the chosen schedules faster, and prints the constants as JSON, and the modules
 whose chosen schedule is slowest beside their best one. The figure is the geometric mean of (time of the chosen schedule
-/ time of the best measured one).
+/ time of the best measured one). compile lets the C compiler compile each kernel of the modules below a folder by
+itself, and prints the milliseconds that it takes for what cost.Code counts, by least squares of relative errors.
 """
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ import json
 import math
 import os
 import random
+import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,6 +33,8 @@ from kernels import LEAST_RUNS, geometric_mean
 
 SPREAD = (0.1, 0.3, 0.6)        # of the factors by which constants change
 SHOWN = 12
+LEAST_MS = 5                    # of a kernel: below it times are noise
+COMPILE = "compile_"            # names of constants of compilation, which the schedules' times do not show
 
 
 class Measured(NamedTuple):
@@ -100,10 +106,11 @@ def fit(rows: list[Measured], seconds: float) -> dict[str, float]:
     def score(machine: dict[str, float]) -> float:
         return geometric_mean(row.regret(machine)[0] for row in rows)
     draw, best = random.Random(1), dict(constants("default"))
+    names = sorted(name for name in best if not name.startswith(COMPILE))
     least, end = score(best), time.monotonic() + seconds
     while time.monotonic() < end:
         changed = dict(best)
-        for name in draw.sample(sorted(best), draw.choice((1, 1, 2, 3))):
+        for name in draw.sample(names, draw.choice((1, 1, 2, 3))):
             changed[name] = float(f"{best[name] * math.exp(draw.gauss(0, draw.choice(SPREAD))):.3g}")
         if (found := score(changed)) <= least:
             least, best = found, changed
@@ -113,10 +120,57 @@ def fit(rows: list[Measured], seconds: float) -> dict[str, float]:
     return best
 
 
+def compiled(folder: Path) -> tuple[list[tuple[float, ...]], list[float]]:
+    """Of each kernel of the modules in a folder what cost.Code counts, and the C compiler's milliseconds of CPU."""
+    import hloc
+    from hloc.kernels.ir import Kernel
+    from hloc.kernels.schedule.cost import code_of
+    from hloc.targets import find
+    from hloc.targets.c_function import CFunction
+    from hloc.targets.cpu.building import toolchain
+    from hloc.targets.cpu.program.sources import PROLOGUE, calls_of, print_kernels
+    from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
+    from hloc.targets.header_selection import with_needed_sections
+    from hloc.tools.kernel_passes import kernels_of
+    target = find("cpu")
+    chain, found = toolchain.find(target.machine), dict[str, tuple[tuple[float, ...], float]]()
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place) / "kernel.c"
+
+        def milliseconds(*functions: CFunction) -> float:
+            text = "\n".join([PROLOGUE, *(f.text for f in functions)])
+            source.write_text(with_needed_sections(text, calls_of(functions)), encoding="utf-8")
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            chain.compile_object(source, source.with_suffix(".o"), chain.kernel_flags())
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return 1e3 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        start = min(milliseconds() for _ in range(LEAST_RUNS))
+        for path in sorted(folder.rglob("*.hlo")):
+            for kernel in kernels_of(hloc.load(path), target):
+                if isinstance(kernel, Kernel):
+                    function, = print_kernels([kernel], target.machine)[1].values()
+                    body = run_kernel_passes(kernel, target.machine).body
+                    if (key := function.text.partition("{")[2]) not in found:
+                        found[key] = code_of(body), milliseconds(function) - start
+    return [code for code, _ in found.values()], [ms for _, ms in found.values()]
+
+
+def fit_compilation(folder: Path) -> dict[str, float]:
+    """The constants of compilation; what else a kernel takes is the same for all schedules."""
+    import numpy as np
+
+    from hloc.kernels.schedule.cost import Code
+    codes, ms = compiled(folder)
+    x, y = np.column_stack([np.ones(len(codes)), np.array(codes)]), np.maximum(ms, LEAST_MS)
+    (_, *found), *_ = np.linalg.lstsq(x / y[:, None], np.ones(len(y)), rcond=None)
+    print(f"{len(y)} kernels, {y.sum():.0f} ms", file=sys.stderr)
+    return {f"{COMPILE}{name}": float(f"{n:.2g}") for name, n in zip(Code._fields, found)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "fit"])
-    parser.add_argument("file", type=Path, help="of the times")
+    parser.add_argument("what", choices=["measure", "fit", "compile"])
+    parser.add_argument("file", type=Path, help="of the times; the folder of modules")
     parser.add_argument("word", nargs="?", default="", help="measure only modules whose family or name holds this")
     parser.add_argument("--schedules", type=int, default=12, help="of each module, at most (12)")
     parser.add_argument("--seconds", type=float, default=120, help="of the search (120)")
@@ -127,6 +181,9 @@ def main() -> None:
             for m in modules(options.word):
                 for row in measure(m, options.schedules):
                     print(json.dumps(row), file=file, flush=True)
+        return
+    if options.what == "compile":
+        print(json.dumps(fit_compilation(options.file), indent=1))
         return
     rows = [measured(json.loads(line)) for line in options.file.read_text(encoding="utf-8").splitlines()]
     print(json.dumps(fit(rows, options.seconds), indent=1))

@@ -181,12 +181,21 @@ def test_costs_prefer_what_is_faster():
     assert {c.steps[0][1][2] for c in candidates(sum_of(77), CPU) if c.steps} == {"overlap", "peel"}
 
 
-@pytest.mark.parametrize(("terms", "vectors"), [(2, {"unroll"}), (300, {"vectorize"})])
-def test_long_bodies_are_written_out_no_more_than_needed(terms, vectors):
-    """One vector in an iteration where it is hundreds of instructions; and scalars are no way out."""
-    value = " + ".join(f"x[i] * f32({n}.5)" for n in range(terms))
+@pytest.mark.parametrize(("functions", "vectors"), [(2, "unroll"), (20, "vectorize")])
+def test_long_bodies_are_written_out_no_more_than_needed(functions, vectors):
+    """One vector in an iteration where it takes long to compile."""
+    value = "x[i]"
+    for _ in range(functions):
+        value = f"exp({value})"
     best = candidates(nest_of(loop_of(f"z[i] = {value}", 390)), CPU)[0]
-    assert {best.steps[-1][0]} == vectors
+    assert best.steps[-1][0] == vectors
+
+
+@pytest.mark.parametrize(("extent", "is_scalar"), [(390, False), (16, False), (3, True)])
+def test_adjacent_elements_that_fill_vectors_have_one_schedule(extent, is_scalar):
+    found = candidates(nest_of(loop_of("z[i] = x[i] + y[i]", extent)), CPU)
+    assert ("scalar" in [c.text for c in found]) == is_scalar
+    assert is_scalar or len(found) == 1
 
 
 def test_other_cpus_have_shorter_vectors():

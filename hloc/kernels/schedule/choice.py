@@ -1,11 +1,10 @@
 """Which schedules a nest may have, and which of them is chosen: the one of least predicted cost.
 
     candidates(nest_of(loop), machine)          [Candidate(steps, cycles), ...], the cheapest first
-    chosen(loop, frozenset(), 0, machine)       the first of them
+    chosen(loop, frozenset(), 0, machine)       the steps of the first of them
 
 A rule yields lists of steps; one that does not apply is dropped. Rules hold no thresholds: the cost decides. It is the
-cycles of a run (cost.py), times a price of what is written out: C compilers take longer for more, and several vectors
-in an iteration gain nothing where one is hundreds of instructions.
+cycles of a run (cost.py), times a price of what is written out: C compilers take longer for more.
 """
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from itertools import count
 from typing import NamedTuple
 
 from hloc.kernels.ir import SERIAL, For, Stmt
-from hloc.kernels.schedule.cost import REGISTER, constants, cost, length, price
+from hloc.kernels.schedule.cost import REGISTER, code_of, constants, cost, price
 from hloc.kernels.schedule.lowering import enough_bytes, lower
 from hloc.kernels.schedule.nest import Nest, Refused, nest_of
 from hloc.kernels.schedule.steps import MASK, OVERLAP, PEEL, STEPS, Step, apply_steps, steps_text
@@ -25,13 +24,12 @@ from hloc.kernels.vectors import bits_of
 from hloc.machine import Machine
 
 ACCUMULATORS = (1, 2, 4)
-VECTORS = (2, 1)                # in an iteration without accumulators; of equal costs the first
-OF_CHAINS = (4, *VECTORS)       # of functions of functions, each of which waits for the one before
+OF_CHAINS = (4, 1)              # vectors in an iteration of functions of functions, each of which waits for another
 TYPICAL = 1000                  # iterations of a loop, where only the run knows them
 
 
 class Candidate(NamedTuple):
-    """A schedule, and the predicted cycles of one run of the loop, times the price of its length."""
+    """A schedule, and the predicted cycles of one run of the loop, times the price of its code."""
 
     steps: tuple[Step, ...]
     cycles: float
@@ -43,7 +41,7 @@ class Candidate(NamedTuple):
 
 def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
     """All schedules that apply, the cheapest first."""
-    found = []
+    found, known = [], constants(machine.arch)
     extent = nest.loop.extent
     measured = nest if isinstance(extent, int) else nest_of(nest.loop._replace(extent=nest.most or TYPICAL), nest.local)
     for steps in dict.fromkeys(_rules(nest, machine)):
@@ -52,15 +50,18 @@ def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
         except Refused:
             continue
         written = body if measured is nest else lower(apply_steps(nest, steps, STEPS), count())
-        found.append(Candidate(steps, cost(body, constants(machine.arch), nest.local) * price(length(written))))
+        cycles = cost(body, known, nest.local) * price(code_of(written), known)
+        found.append(Candidate(steps, cycles))
     return sorted(found, key=lambda one: one.cycles)
 
 
 @lru_cache(maxsize=1024)
-def chosen(loop: For, local: frozenset[str], most: int, machine: Machine) -> Candidate:
+def chosen(loop: For, local: frozenset[str], most: int, machine: Machine) -> tuple[Step, ...]:
     """The schedule of a nest's loop. local: arrays that the kernel stored just before; most: its iterations, if not a
     constant. Raises Refused."""
-    return candidates(nest_of(loop, local, most), machine)[0]
+    nest = nest_of(loop, local, most)
+    only, *others = _rules(nest, machine)
+    return candidates(nest, machine)[0].steps if others else only
 
 
 def scheduled(loop: For, steps: tuple[Step, ...], names: Iterator[int]) -> tuple[Stmt, ...]:
@@ -80,20 +81,29 @@ def whole_vectors(loop: For, machine: Machine) -> tuple[Stmt, ...]:
 
 
 def _rules(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
-    yield ()
-    yield from lanes_along(nest, machine)
+    """Schedules that may be the cheapest: where adjacent elements fill vectors, scalars are not."""
+    extent, vectors = nest.axes[0].extent, list(lanes_along(nest, machine))
+    is_full = nest.is_adjacent and (extent is None or extent >= _most_lanes(nest, machine))
+    if not vectors or nest.reduces or not is_full:
+        yield ()
+    yield from vectors
+
+
+def _most_lanes(nest: Nest, machine: Machine) -> int:
+    return machine.vector_bytes * 8 // max(bits_of(t) for t in nest.types)
 
 
 def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
-    """Vectors along the loop, one or several in an iteration, with accumulators of their own; where lanes are joined,
-    also shorter vectors than the loop fills."""
-    axis, extent = nest.loop.name, nest.axes[0].extent
-    lanes = machine.vector_bytes * 8 // max(bits_of(t) for t in nest.types)
+    """Vectors along the loop. Where lanes are joined: also shorter vectors than the loop fills, several in an iteration
+    with accumulators of their own, and the rest in shorter ones."""
+    axis, extent, lanes = nest.loop.name, nest.axes[0].extent, _most_lanes(nest, machine)
+    vectors = ACCUMULATORS if nest.reduces else OF_CHAINS if nest.functions > 1 else (1,)
     while lanes > 1 and enough_bytes(nest.types, lanes):
-        tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if extent % lanes else (OVERLAP,)
+        tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if nest.reduces and extent % lanes \
+            else (OVERLAP,)
         for tail in tails:
             steps: tuple[Step, ...] = (("split", (axis, lanes, tail)), ("vectorize", (axis + "i", lanes)))
-            for several in ACCUMULATORS if nest.reduces else OF_CHAINS if nest.functions > 1 else VECTORS:
+            for several in vectors:
                 yield steps + _several(nest, axis + "o", several)
         if extent is None or extent >= lanes and not nest.reduces:
             return

@@ -30,8 +30,7 @@ WRITTEN_OUT = 8                 # iterations of a scalar loop that compilers wri
 UNITS = ("loads", "stores", "vectors", "shuffles", "divides")
 FLOATS = ("f32", "f64")
 FREE = ("bitcast", "series")
-SHORT, DOUBLE = 512, 4096       # instructions that are written out: those that cost nothing, and more that count twice
-DEFINITION = 8                  # instructions of the function of an operation on vectors
+UNPRICED, DOUBLE = 150, 1000        # milliseconds of compilation that cost nothing, and more that count twice
 
 Constants = dict[str, float]
 
@@ -60,17 +59,27 @@ def cost(body: Iterable[Stmt], machine: Constants, local: Collection[str] = ()) 
     return max(busy(work, machine), work.path / (1 if waits else held(work, machine["window"])))
 
 
-def length(body: Iterable[Stmt]) -> float:
-    """The instructions that are written out for statements, each loop once, with the functions that they use."""
+class Code(NamedTuple):
+    """What is written out for statements, each loop once: instructions of long functions, other instructions, and
+    functions on vectors."""
+
+    heavy: float
+    light: float
+    functions: float
+
+
+def code_of(body: Iterable[Stmt]) -> Code:
+    """What a C compiler is given for statements."""
     values = [e for s in walk(tuple(body)) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
-    functions = {(e.op, e.type) for e in values if is_vector(e.type)}
-    return sum(_instructions(e) for e in values) + DEFINITION * len(functions)
+    heavy = [e for e in values if e.op in HEAVY]
+    return Code(sum(map(_instructions, heavy)), len(values) - len(heavy),
+                len({(e.op, e.type) for e in values if is_vector(e.type)}))
 
 
-def price(length: float) -> float:
-    """The factor by which predicted cycles of a schedule are multiplied, as long code takes long to compile: 1 up to
-    SHORT instructions, 2 at SHORT + DOUBLE."""
-    return 1 + max(0, length - SHORT) / DOUBLE
+def price(code: Code, machine: Constants) -> float:
+    """The factor by which predicted cycles of a schedule are multiplied, as its code takes long to compile: 1 up to
+    UNPRICED milliseconds, 2 at UNPRICED + DOUBLE."""
+    return 1 + max(0, sum(n * machine[f"compile_{name}"] for name, n in code._asdict().items()) - UNPRICED) / DOUBLE
 
 
 def work_of(body: Iterable[Stmt], machine: Constants) -> Work:

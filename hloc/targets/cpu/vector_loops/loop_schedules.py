@@ -17,7 +17,7 @@ from hloc.errors import ParseError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
 from hloc.kernels.ir import INDEX, Apply, Expr, For, Kernel, Let, Load, Local, Stmt
-from hloc.kernels.schedule.choice import Candidate, chosen, scheduled
+from hloc.kernels.schedule.choice import chosen, scheduled
 from hloc.kernels.schedule.file import Given
 from hloc.kernels.schedule.nest import Nest, Refused, most_iterations, nest_of
 from hloc.kernels.schedule.steps import Step
@@ -38,11 +38,11 @@ def loop_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] 
         lambda steps: scheduled(nest.loop, steps, names)))
 
 
-def with_steps(given: Given | None, chosen: Callable[[], Candidate],
+def with_steps(given: Given | None, chosen: Callable[[], tuple[Step, ...]],
                scheduled: Callable[[tuple[Step, ...]], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
     """The statements of a nest by a schedule from a file, or by the chosen one. Raises ParseError."""
     if given is None:
-        return scheduled(chosen().steps)
+        return scheduled(chosen())
     try:
         return scheduled(given.steps)
     except Refused as error:

@@ -25,7 +25,7 @@ def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] |
     ROWS and the number of the row nest in the kernel. Raises ParseError where one of them does not apply."""
     numbers, names = count(), count()
     return _with_row_nests(kernel, lambda nest: with_steps(
-        (given or {}).get(f"{ROWS}{next(numbers)}"), lambda: chosen_rows(nest, machine),
+        (given or {}).get(f"{ROWS}{next(numbers)}"), lambda: chosen_rows(nest, machine).steps,
         lambda steps: scheduled_rows(nest, steps, names)))
 
 
