@@ -284,35 +284,6 @@ def test_what_is_written_out_has_names_for_its_steps():
     assert any(e.op == "remainder_near" for s in walk(cut.body) for e in parts(expressions(s)) if isinstance(e, Apply))
 
 
-def test_computed_numbers_are_kept_while_the_place_of_the_largest_is_looked_for():
-    """testdata/programs/places_of_floats.hlo has an expression before a choice."""
-    kernel = lower(parse_module(ARGMAX_OF_TANH).entry.root, MACHINE).calls[0].kernel
-    verify_kernel(kernel)
-    found = [e for s in walk(kernel.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "tanh"]
-    assert len(found) == 1 and any(isinstance(s, Local) for s in walk(kernel.body))
-
-
-ARGMAX_OF_TANH = """most {
-  a = f32[] parameter(0)  i = s32[] parameter(1)  b = f32[] parameter(2)  j = s32[] parameter(3)
-  g = pred[] compare(a, b), direction=GT
-  n = pred[] compare(a, a), direction=NE
-  o = pred[] or(g, n)
-  v = f32[] select(o, a, b)
-  e = pred[] compare(a, b), direction=EQ
-  l = pred[] compare(i, j), direction=LT
-  el = pred[] and(e, l)
-  ol = pred[] or(o, el)
-  k = s32[] select(ol, i, j)
-  ROOT t = (f32[], s32[]) tuple(v, k) }
-f { x = f32[40,64] parameter(0)
-  y = f32[40,64] tanh(x)
-  places = s32[40,64] iota(), iota_dimension=1
-  low = f32[] constant(-inf)
-  zero = s32[] constant(0)
-  ROOT r = (f32[40], s32[40]) reduce(y, places, low, zero), dimensions={1}, to_apply=most }
-ENTRY e { x = f32[40,64] parameter(0)  ROOT r = (f32[40], s32[40]) fusion(x), kind=kInput, calls=f }"""
-
-
 @pytest.mark.parametrize("type, rows", [("f32", 40), ("bf16", 40), ("f16", 200)])
 def test_elements_that_differ_by_their_places_are_written_out(type, rows):
     """No iteration chooses among the joined pieces, whatever is computed of them."""
