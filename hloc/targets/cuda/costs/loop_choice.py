@@ -120,15 +120,15 @@ def _vectors(axis: str, width: int) -> tuple[Step, ...]:
 
 
 def _widths(kernel: ir.Kernel) -> list[int]:
-    """The lanes of vectors of the narrowest type of a kernel's buffers, and shorter ones."""
+    """The lanes of vectors of the narrowest type of a kernel's buffers, and shorter ones down to single elements."""
     widest = VECTOR_BYTES // min(ELEMENT_TYPES[b.type].bytes for b in kernel.buffers)
-    return [width for width in (16, 8, 4, 2) if width <= widest]
+    return [width for width in (16, 8, 4, 2, 1) if width <= widest]
 
 
 def _by_elements(nest: GridNest) -> Iterator[Rule]:
     """Tiles of what is read across, by vectors as long as they can be; vectors; single elements."""
     assert nest.space is not None
-    widths, names = (*_widths(nest.kernel), 1), [a.name for a in nest.axes]
+    widths, names = _widths(nest.kernel), [a.name for a in nest.axes]
     for read, loads in across(nest.kernel, nest.space).items():
         buffers = list(dict.fromkeys(load.buffer for load in loads))
         yield [[_tile(names, read, edge, width, buffers[:n]) for n in range(len(buffers), 0, -1) for width in widths]
@@ -150,7 +150,7 @@ def _by_rows(nest: GridNest) -> Iterator[Rule]:
     rows = (loop.name,) if loop else ()
     yield [[_bound(LANE, *rows)]]
     if ROW in nest.kinds:
-        kept, widths = read_again(nest.kernel), (_widths(nest.kernel)[0], 1)
+        kept, widths = read_again(nest.kernel), dict.fromkeys((_widths(nest.kernel)[0], 1))
 
         def shared(kind: str, threads: int) -> list[tuple[Step, ...]]:
             return [(*_bound(kind, *rows), *((("threads", (threads,)),) if threads != THREADS else ()),

@@ -180,7 +180,7 @@ class _Count:
             for name, extent, shared in reversed(scope.loops):
                 if name in seen:
                     break
-                trips /= 1 if shared else extent
+                trips /= 1 if shared else max(1, extent)            # a loop may have no iteration
             unrolled = {name for name, extent, shared in scope.loops if not shared and extent <= UNROLLED}
             if part.op != ir.SUM or not seen or not seen <= unrolled:
                 self.add("index", cost * share, scope._replace(trips=trips))
