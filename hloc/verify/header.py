@@ -1,4 +1,4 @@
-"""Rules of a module's header: layouts of the entry, aliases of results and parameters, donated buffers.
+"""Rules of a module's header: numbers of devices, layouts of the entry, aliases of results and parameters, donors.
 
     for error in header_errors(module): ...
 """
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hloc.devices import device_counts
 from hloc.errors import VerifyError
 from hloc.ir import Module, Shape
 from hloc.ops.checks import listed, text
@@ -14,6 +15,7 @@ from hloc.verify.shapes import agrees, any_element_type, operand_part, part_of
 
 
 def header_errors(module: Module) -> Iterator[VerifyError]:
+    yield from _count_errors(module)
     yield from _layout_errors(module)
     shapes = [p.shape for p in module.entry.parameters]
     yield from _alias_errors(module, shapes)
@@ -25,6 +27,12 @@ def header_errors(module: Module) -> Iterator[VerifyError]:
 
 def _header_error(module: Module, key: str, message: str) -> VerifyError:
     return VerifyError(f"{key}: {message}", place_of(module, key))
+
+
+def _count_errors(module: Module) -> Iterator[VerifyError]:
+    for key, count in zip(("replica_count", "num_partitions"), device_counts(module)):
+        if count < 1:
+            yield _header_error(module, key, f"{count} devices")
 
 
 def _layout_errors(module: Module) -> Iterator[VerifyError]:
