@@ -113,6 +113,8 @@ def _lower_sums(group: Group, machine: Machine, dot: Instruction) -> Lowered:
         outline.elements.sums_in_lanes = True
         store_roots(outline, index)
     call = loop_kernel(group, machine, group.roots[0].shape.dimensions, emit)
+    cost = call.loops.cost._replace(flops=2 * _multiply_adds(dot))             # as of a tile
+    call = call._replace(kernel=call.loops._replace(cost=cost))
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (dot,))))
 
 
