@@ -216,5 +216,5 @@ KINDS: dict[str, Callable[[int], str]] = {
 
 
 def sizes_of(kind: str) -> tuple[int, int]:
-    """Two sizes whose work is compared, in instructions or layers."""
-    return (16, 64) if kind == "transformer" else (60, 240)
+    """Two sizes whose work is compared, in instructions or layers. Blocks of rows need other positions than few rows."""
+    return (16, 64) if kind == "transformer" else (240, 480) if kind == "pads" else (60, 240)

@@ -53,11 +53,20 @@ class Attentions(NamedTuple):
         """Why an edge from `operand` to a kernel with these instructions is not inside an attention."""
         if operand in self.between:
             return self.between[operand]
-        for dot, why in self.refused.items():               # its operands may be prologues
-            prologue = (o for made in dot.operands if made in readers for o in made.operands)
-            if dot in readers and operand in (*dot.operands, *prologue):
-                return why
-        return None
+        return next((why for dot, why in self.refused.items() if dot in readers and operand in _read_for(dot, readers)),
+                    None)
+
+
+def _read_for(dot: Instruction, members: Container[Instruction]) -> set[Instruction]:
+    """What a kernel with these members reads for the operands of a dot, which may be prologues, and these operands."""
+    found: set[Instruction] = set()
+    waiting = list(dot.operands)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.operands if node in members else ()
+    return found
 
 
 def find_attentions(computation: Computation, readers: Readers, pinned: set[Instruction], machine: Machine,
