@@ -10,55 +10,38 @@ of the driver's library.
 """
 from __future__ import annotations
 
-import collections
 import ctypes
-import hashlib
-import itertools
-import os
-import re
-import shutil
 import struct
-import subprocess
 import tempfile
 import threading
-import time
-import weakref
-from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import NamedTuple
 
-import numpy as np
-
+from cuda_emulation.conditional_nodes import ConditionalCalls, ConditionalNode, set_conditional
+from cuda_emulation.images import build, build_text, images_of, text_of  # noqa: F401 - what tests build and install
+from cuda_emulation.memory import (  # noqa: F401 - names of pycuda.driver
+    BY_KERNELS,
+    CONTEXT,
+    DEVICE,
+    GUARD,
+    Allocation,
+    Error,
+    MemoryError,
+    PinnedPool,
+    _bytes_at,
+    _piece,
+    mem_alloc,
+    mem_get_info,
+    memcpy_dtod_async,
+    memcpy_dtoh_async,
+    memcpy_htod_async,
+    memset_d8_async,
+    memset_d32_async,
+    pagelocked_empty,
+)
 from cuda_emulation.setters import PtxModule
+from cuda_emulation.streams import Capture, Event, KernelStart, Stream, event_flags  # noqa: F401 - likewise
 
-HERE = Path(__file__).parent
-HLOC = HERE.parent.parent / "hloc" / "targets"
-# As it is when a run of tests begins: what single tests set for hloc's own cache would have each build all anew.
-IMAGES = Path(os.environ.get("HLOC_CACHE_DIR", tempfile.gettempdir())) / "hloc-emulation"
-GUARD, GUARD_BYTE = 4096, 0xA5
-BY_KERNELS = 2                      # a byte that kernels write, or copies within a graph: checks.cpp
-FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden",
-         "-fno-exceptions", "-fno-asynchronous-unwind-tables")
-# Each image is built once and runs small shapes: g++ leaves out what costs it more than kernels gain. (clang++ without
-# optimizations compiles in a third of the time, and what it makes runs twice to four times as long: no gain in all.)
-QUICK = ("-fno-tree-pta", "-fno-tree-loop-optimize")
-CHECKS = ("-DEMULATION_CHECKED", "-fsanitize=thread,alignment", "-fno-threadsafe-statics",
-          "--param=tsan-instrument-func-entry-exit=0")
-WRAPPED = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,--wrap=memset")        # copies of structures: checks.cpp
-DEVICE = SimpleNamespace(name="the emulation", capability=(9, 0), memory=1 << 30, driver=13000, count=1)
 MOST_SHARED = 227 << 10
-CONTEXT = 0xC0                          # the address of the only context
-LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((\d+)(?:, \d+)?\)\s+(\w+)\(")
 WORDS = {1: "a barrier that some threads never reach", 2: "bad launch"}
-
-
-class Error(Exception):
-    """Any failure that PyCUDA would report."""
-
-
-class MemoryError(Error):            # noqa: A001 - PyCUDA's name
-    """Out of device memory."""
 
 
 def install(monkeypatch) -> None:
@@ -69,430 +52,7 @@ def install(monkeypatch) -> None:
     monkeypatch.setattr(graphs, "library", GraphLibrary)
 
 
-# -- images ------------------------------------------------------------------------------------------------------------
-
-def build(sources, checked: bool = False) -> bytes:
-    """CudaSources -> a shared object with a launcher per kernel; cached by content."""
-    return build_text(f"{sources.readable()}\n{_launchers(sources)}", checked)
-
-
-def images_of(sources, arch: str = "", report: Callable | None = None) -> tuple[bytes, ...]:
-    """What kernel_images.images_of does, for the emulation: one image has all kernels."""
-    return (build(sources),) * len(sources.units())
-
-
-def text_of(sources) -> str:
-    """CudaSources -> CUDA C for build_text, hloc's headers included: tests plant faults in it."""
-    return sources.single_file() + _launchers(sources)
-
-
-def _launchers(sources) -> str:
-    return "".join(f"HLOC_LAUNCHER({g.function})\n" for g in sources.geometry if not g.product)
-
-
-def build_text(text: str, checked: bool = False) -> bytes:
-    """CUDA C that ends with HLOC_LAUNCHER(kernel) lines -> a shared object."""
-    bounds = "".join(f'extern "C" __attribute__((visibility("default"))) int bounds_{name} = {most};\n'
-                     for most, name in LAUNCH_BOUNDS.findall(text))
-    text = f'#include "emulation.h"\n{text}\n{bounds}'
-    files = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp"), *HLOC.glob("c/*.h"), *HLOC.glob("cuda/device/*.cuh")])
-    headers = hashlib.sha256(b"".join(p.read_bytes() for p in files) + bytes([checked]))
-    IMAGES.mkdir(parents=True, exist_ok=True)
-    output = IMAGES / (hashlib.sha256(text.encode() + headers.digest()).hexdigest() + ".so")
-    if not output.exists():
-        _compile(text, output, _common(IMAGES / f"common-{headers.hexdigest()}", checked), checked)
-    return output.read_bytes()
-
-
-def _common(folder: Path, checked: bool) -> Path:
-    """The folder with what all images share, made where it is missing: emulation.h as the compiler has read it, and the
-    machine that runs kernels, with the checker."""
-    if not folder.exists():
-        made = Path(tempfile.mkdtemp(dir=folder.parent))
-        command = ("g++", *FLAGS, *(CHECKS if checked else ()))
-        _run(*command, *QUICK, "-x", "c++-header", str(HERE / "emulation.h"), "-o", str(made / "emulation.h.gch"))
-        for name in ("machine", "engines"):
-            _run(*command, "-c", str(HERE / f"{name}.cpp"), "-o", str(made / f"{name}.o"))
-        if checked:
-            _run("g++", *FLAGS, "-O2", "-c", str(HERE / "checks.cpp"), "-o", str(made / "checks.o"))
-        try:
-            made.rename(folder)
-        except OSError:                     # another process was first
-            shutil.rmtree(made)
-    return folder
-
-
-def _compile(text: str, output: Path, common: Path, checked: bool) -> None:
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        unit, product = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
-        unit.write_text(text)
-        paths = (common, HERE, HLOC / "c", HLOC / "cuda" / "device")
-        _run("g++", *FLAGS, *QUICK, *(CHECKS if checked else ()), *(f"-I{p}" for p in paths), "-c", str(unit), "-o", f"{unit}.o")
-        _run("g++", "-shared", *(WRAPPED if checked else ()), f"{unit}.o", *map(str, common.glob("*.o")), "-o", str(product))
-        os.replace(product, output)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        raise AssertionError(f"g++ refuses the CUDA C\n{done.stderr[:6000]}")
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-class Allocation:
-    """A piece of memory between guards; int() gives its address. written: which of its bytes have a value."""
-
-    living: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
-
-    def __init__(self, size: int):
-        self.size, self.on_host = size, False
-        self.bytes = np.full(size + 2 * GUARD + 256, 0xFF, np.uint8)
-        self.written = np.zeros(size, np.uint8)
-        start = -(self.bytes.ctypes.data + GUARD) % 256 + GUARD
-        self.bytes[:start] = self.bytes[start + size:] = GUARD_BYTE
-        self.start = start
-        self.living[int(self)] = self
-
-    def __int__(self) -> int:
-        return self.bytes.ctypes.data + self.start
-
-    def check(self) -> None:
-        outside = (self.bytes[:self.start], self.bytes[self.start + self.size:])
-        if any((part != GUARD_BYTE).any() for part in outside):
-            raise Error(f"a kernel wrote outside of its {self.size} bytes")
-
-    def free(self) -> None:
-        self.living.pop(int(self), None)
-
-
-def mem_alloc(size: int) -> Allocation:
-    if size > mem_get_info()[0]:
-        raise MemoryError("cuMemAlloc failed: out of memory")
-    return Allocation(size)
-
-
-def mem_get_info() -> tuple[int, int]:
-    return DEVICE.memory - sum(a.size for a in Allocation.living.values() if not a.on_host), DEVICE.memory
-
-
-def _piece(address: int, size: int) -> tuple[Allocation, int]:
-    for memory in list(Allocation.living.values()):
-        offset = int(address) - int(memory)
-        if 0 <= offset and offset + size <= memory.size:
-            return memory, offset
-    raise Error(f"a copy of {size} bytes outside of any allocation")
-
-
-def _bytes_at(address: int, size: int) -> np.ndarray:
-    memory, offset = _piece(address, size)
-    return memory.bytes[memory.start + offset:][:size]
-
-
-def memcpy_htod_async(target, array: np.ndarray, stream) -> None:
-    data = np.frombuffer(memoryview(array).cast("B"), np.uint8)                 # what has no buffer protocol is refused
-    if not _is_page_locked(data):                                               # it is read when the call returns
-        data = data.copy()
-    memory, offset = _piece(int(target), data.size)
-    stream.do(lambda: (_bytes_at(int(target), data.size).__setitem__(slice(None), data),
-                       memory.written[offset:offset + data.size].fill(1)))
-
-
-def _is_page_locked(data: np.ndarray) -> bool:
-    return any(a.on_host and int(a) <= data.ctypes.data < int(a) + a.size for a in list(Allocation.living.values()))
-
-
-def memcpy_dtoh_async(array: np.ndarray, source, stream) -> None:
-    view = np.frombuffer(memoryview(array).cast("B"), np.uint8)
-    stream.do(lambda: view.__setitem__(slice(None), _bytes_at(int(source), view.size)))
-
-
-def memcpy_dtod_async(target, source, size: int, stream) -> None:
-    (to, there), (from_, here) = _piece(target, size), _piece(source, size)
-    in_graph = stream.capture is not None
-
-    def copy() -> None:
-        written = from_.written[here:here + size].copy()
-        to.written[there:there + size] = np.minimum(written, 1) * BY_KERNELS if in_graph else written
-        _bytes_at(target, size)[:] = _bytes_at(source, size).copy()
-    stream.do(copy)
-
-
-def memset_d8_async(target, value: int, count: int, stream) -> None:
-    memory, offset = _piece(int(target), count)
-    stream.do(lambda: (_bytes_at(int(target), count).fill(value), memory.written[offset:offset + count].fill(1)))
-
-
-def memset_d32_async(target, value: int, count: int, stream) -> None:
-    data = np.full(count, value, np.uint32)
-    assert int(target) % 4 == 0
-    memcpy_htod_async(target, data, stream)
-
-
-def pagelocked_empty(size: int, dtype) -> np.ndarray:
-    """Memory of the host that kernels reach: bounded as the device's is."""
-    memory = Allocation(size * np.dtype(dtype).itemsize)
-    memory.on_host = True
-    memory.written.fill(1)
-    array = memory.bytes[memory.start:][:memory.size].view(dtype)
-    weakref.finalize(array, lambda: memory)                 # lives as long as the array
-    return array
-
-
-class PinnedPool:
-    def allocate(self, shape, dtype) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-
-# -- streams, events, graphs -------------------------------------------------------------------------------------------
-
-class Queue:
-    """Work in order. It is done at once; a late queue does it when it must: when somebody waits for it."""
-
-    def __init__(self, late: bool = False):
-        self.late = late
-        self.items: collections.deque = collections.deque()
-
-    def put(self, work) -> None:
-        self.items.append(work)
-        if not self.late:
-            self.run()
-
-    def run(self, until=None) -> None:
-        """All work, or that up to and including `until`."""
-        while self.items:
-            work = self.items.popleft()
-            work()
-            if work is until:
-                return
-
-
-class Mark:
-    """The place of an event in a queue."""
-
-    def __init__(self, queue: Queue):
-        self.queue, self.when = queue, None
-
-    def __call__(self) -> None:
-        self.when = time.perf_counter()
-
-    def wait(self) -> None:
-        if self.when is None:
-            self.queue.run(until=self)
-        assert self.when is not None
-
-
-class Stream(Queue):
-    """A queue, or, while it is captured, a branch of a graph. Which streams of a thread are late, tests say by
-    `late_ones`, from the number of a stream in its thread: what a wait or an event does not order then has the worst
-    order, so that what is missing shows in the results."""
-
-    known: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
-    late_ones: frozenset[int] = frozenset()
-    in_thread = threading.local()
-
-    def __init__(self, flags: int = 0):
-        number = getattr(self.in_thread, "count", 0)
-        self.in_thread.count = number + 1
-        super().__init__(number in self.late_ones)
-        self.handle, self.thread = id(self), threading.get_ident()
-        self.capture: Capture | None = None
-        self.early = False                                  # what is captured next is a kernel that starts early
-        self.known[self.handle] = self
-
-    def do(self, work) -> None:
-        if self.early:
-            raise Error("only a kernel can start early")
-        if self.capture is not None:
-            self.capture.items.append((self, work))
-        else:
-            self.put(work)
-
-    def do_kernel(self, work) -> None:
-        """work: takes whether it starts early, as it does if the graph says so."""
-        early, self.early = self.early, False
-        self.do(KernelStart(work, early))
-
-    def wait_for_event(self, event: Event) -> None:
-        mark = event.mark
-        if isinstance(mark, CapturedMark):
-            if mark.capture.ended or self.capture not in (None, mark.capture):
-                raise Error("cuStreamWaitEvent failed: the event was recorded in a capture that has ended, or in another")
-            self.capture = mark.capture
-            self.capture.items.append((self, mark.wait))
-        elif self.capture is not None:
-            raise Error("cuStreamWaitEvent failed: dependency created on uncaptured work in another stream")
-        elif mark is not None:
-            self.put(mark.wait)
-
-    def is_done(self) -> bool:
-        self.synchronize()
-        return True
-
-    def synchronize(self) -> None:
-        if self.capture is not None:
-            raise Error("cuStreamSynchronize failed: operation not permitted when stream is capturing")
-        self.run()
-        for memory in list(Allocation.living.values()):
-            memory.check()
-
-
-class KernelStart(NamedTuple):
-    """A kernel in a queue or a graph."""
-
-    run: Callable[[bool], None]
-    early: bool
-
-    def __call__(self) -> None:
-        self.run(self.early)
-
-
-class event_flags:                   # noqa: N801 - PyCUDA's name
-    DISABLE_TIMING = 2
-
-
-class Event:
-    def __init__(self, flags: int = 0):
-        self.mark: Mark | CapturedMark | None = None
-
-    def record(self, stream: Stream) -> None:
-        if stream.capture is not None:
-            self.mark = CapturedMark(stream.capture, stream)
-            stream.capture.items.append((stream, self.mark))
-        else:
-            self.mark = Mark(stream)
-            stream.put(self.mark)
-
-    def query(self) -> bool:
-        self.synchronize()
-        return True
-
-    def synchronize(self) -> None:
-        self.mark.wait()
-
-    def time_since(self, earlier: Event) -> float:
-        return (self.mark.when - earlier.mark.when) * 1e3
-
-
-class CapturedMark:
-    """The place of an event in a graph."""
-
-    def __init__(self, capture: Capture, stream: Stream):
-        self.capture, self.stream = capture, stream
-
-    def wait(self) -> None:
-        raise AssertionError("only a graph that runs waits")
-
-    __call__ = wait
-
-
-class Capture:
-    """A graph: what each of its streams does, in the order of the calls. It runs with queues in the place of streams,
-    which are late where the streams are."""
-
-    numbers = itertools.count(1)
-
-    def __init__(self, origin: Stream | None, parent: Capture | None = None):
-        self.origin, self.ended, self.parent = origin, False, parent
-        self.items: list[tuple[Stream, object]] = []
-        self.number, self.instances = next(Capture.numbers), 0
-        self.root: Capture = parent.root if parent is not None else self
-        self.handles: list[Handle] = []                     # of a root: of all nodes
-        self.loose: set[int] = set()                        # nodes that were added, and that nothing comes behind yet
-        self.known[self.number] = self
-
-    known: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictionary()
-
-    def launch(self) -> None:
-        """A run of the whole graph."""
-        for handle in self.handles:
-            handle.value, handle.runs = handle.default, True
-        try:
-            self.run()
-        finally:
-            for handle in self.handles:
-                handle.runs = False
-
-    def joined(self) -> bool:
-        """Whether the origin has waited for the last work of all other streams."""
-        last: dict[Stream, int] = {}
-        waited: dict[Stream, int] = {}
-        for number, (stream, work) in enumerate(self.items):
-            mark = getattr(work, "__self__", None)
-            if isinstance(mark, CapturedMark) and stream is self.origin:
-                place = next(n for n, (_, other) in enumerate(self.items) if other is mark)
-                waited[mark.stream] = max(waited.get(mark.stream, -1), place)
-            elif not isinstance(work, CapturedMark):
-                last[stream] = number
-        return all(waited.get(s, -1) > n for s, n in last.items() if s is not self.origin)
-
-    def run(self) -> None:
-        queues = {stream: Queue(stream.late) for stream, _ in self.items}
-        marks: dict[CapturedMark, Mark] = {}
-        for stream, work in self.items:
-            if isinstance(work, CapturedMark):
-                marks[work] = work = Mark(queues[stream])
-            elif isinstance(mark := getattr(work, "__self__", None), CapturedMark):
-                work = marks[mark].wait
-            queues[stream].put(work)
-        for queue in queues.values():
-            queue.run()
-
-
-class Handle:
-    """The value of a conditional node. default: in each launch, before a kernel sets it; None: it has none."""
-
-    numbers = itertools.count(1 << 40)
-    known: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
-
-    def __init__(self, graph: Capture, context: int, default: int | None):
-        self.graph, self.context, self.default = graph, context, default
-        self.number, self.node = next(Handle.numbers), None
-        self.value, self.runs, self.is_set = default, False, False
-        self.known[self.number] = self
-        graph.root.handles.append(self)
-
-    def now(self) -> int:
-        if self.value is None:
-            raise Error("a conditional node is reached before a kernel has set its value")
-        return self.value
-
-
-def set_conditional(number: int, value: int) -> None:
-    """cudaGraphSetConditional."""
-    handle = Handle.known.get(number)
-    if handle is None or not handle.runs:
-        raise Error("cudaGraphSetConditional for a handle of no graph that runs")
-    handle.value, handle.is_set = value, True
-
-
-class ConditionalNode:
-    """A loop (kind 1) or a switch (2) in a graph, and its bodies."""
-
-    launched = 0                        # bodies
-
-    def __init__(self, handle: Handle, kind: int, bodies: list[Capture]):
-        self.handle, self.kind, self.bodies = handle, kind, bodies
-        self.array = (ctypes.c_void_p * len(bodies))(*(body.number for body in bodies))
-        handle.node = self
-
-    def __call__(self) -> None:
-        if self.kind == 2:
-            if self.handle.now() < len(self.bodies):
-                self.run(self.handle.value)
-            return
-        while self.handle.now():
-            self.handle.is_set = False
-            self.run(0)
-            if not self.handle.is_set:
-                raise Error("a loop whose body does not set its condition: it never ends")
-
-    def run(self, number: int) -> None:
-        ConditionalNode.launched += 1
-        self.bodies[number].run()
-
-
-class GraphLibrary:
+class GraphLibrary(ConditionalCalls):
     """The functions of libcuda that hloc/targets/cuda/execution/graphs.py, conditional_nodes.py and tensor_maps.py
     call."""
 
@@ -528,41 +88,6 @@ class GraphLibrary:
 
     def cuCtxGetCurrent(self, context) -> int:                  # noqa: N802
         context._obj.value = CONTEXT if Context.depth else 0
-        return 0
-
-    def cuGraphConditionalHandleCreate(self, handle, graph, context, default, flags) -> int:           # noqa: N802
-        capture = Capture.known.get(graph.value)
-        if capture is None or capture.ended or context.value != CONTEXT or flags.value not in (0, 1):
-            return 1
-        made = Handle(capture, context.value, default.value if flags.value else None)
-        handle._obj.value = made.number
-        return 0
-
-    def cuGraphAddNode_v2(self, node, graph, before, data, count, params) -> int:                      # noqa: N802
-        capture, given = Capture.known.get(graph.value), params._obj
-        handle = Handle.known.get(given.handle)
-        sizes = {1: given.size == 1, 2: given.size > 0 and DEVICE.driver >= 12080}
-        if DEVICE.driver < 12040 or given.type != 13:
-            return 801
-        if capture is None or capture.ended or data or any(given.reserved0) or any(given.rest) or given.reserved2 \
-                or not sizes.get(given.kind, False) or given.context != CONTEXT:
-            return 1
-        places = [before[n] or 0 for n in range(count.value)]
-        if handle is None or handle.node is not None or not _contains(handle.graph, capture) \
-                or len(set(places)) != len(places) or not all(p < len(capture.items) for p in places):
-            return 1
-        made = ConditionalNode(handle, given.kind, [Capture(None, capture) for _ in range(given.size)])
-        given.bodies = ctypes.cast(made.array, ctypes.POINTER(ctypes.c_void_p))
-        node[0] = len(capture.items)
-        capture.loose.add(len(capture.items))
-        capture.items.append((capture.items[places[-1]][0] if places else capture.origin, made))
-        return 0
-
-    def cuStreamBeginCaptureToGraph(self, stream, graph, before, data, count, mode) -> int:            # noqa: N802
-        own, capture = Stream.known[stream.value], Capture.known.get(graph.value)
-        if own.capture is not None or capture is None or capture.origin is not None or count.value or mode.value != 1:
-            return 1
-        own.capture, capture.origin = capture, own
         return 0
 
     def cuStreamEndCapture(self, stream, graph) -> int:         # noqa: N802
@@ -784,10 +309,3 @@ def _number_at(address: int, size: int) -> int:
     if address % size or noted and not memory.written[offset:offset + size].all():
         raise Error("a condition that nothing has written is read")
     return int.from_bytes(_bytes_at(address, size).tobytes(), "little")
-
-
-def _contains(graph: Capture, inner: Capture | None) -> bool:
-    """Whether a graph is another one or has it as a body, at any depth."""
-    while inner is not None and inner is not graph:
-        inner = inner.parent
-    return inner is graph
