@@ -5,8 +5,8 @@ In: the lone instruction. Out: kernels in one of four forms:
               written: one running total along that dimension, linear time
     doublings a long window that moves by one element along the innermost dimension: window_doubling.py
     columns   the innermost dimension has no window (pooling of NHWC images), or one that moves by one element at a time
-              (moving sums) or by a few (pooling of NCHW images): a block of columns accumulates in a Local array, the
-              taps of the window around it, so that the inner loop has stride one, or few
+              and may be padding (moving sums), or by a few (pooling of NCHW images): a block of columns accumulates in
+              a Local array, the taps of the window around it, so that the inner loop has stride one, or few
     elements  everything else: the element rule of reduce-window
 """
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hloc.kernels.reductions.window_doubling import doubles, doubling_kernel
 from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
 from hloc.kernels.rules.loops import accumulate, element_types, reduce_window_values
 from hloc.kernels.sliding import SHORTEST_SLIDE, Columns, slide, slides, steps
+from hloc.kernels.vectors import is_lane
 from hloc.machine import Machine
 
 SHORTEST_STEPS = 8              # columns of a window with a stride of several elements
@@ -46,7 +47,9 @@ def lower_reduce_window(group: Group, machine: Machine) -> Lowered:
         return Lowered((doubling_kernel(group),))
     if shape.rank and is_plain(dims[-1]) and shape.dimensions[-1] >= NARROWEST:
         return Lowered((_pool(group, dims),))
-    if shape.rank and (slides(dims[-1]) and result.dimensions[-1] >= SHORTEST_SLIDE
+    # Elements would have conditions for each tap, or no vectors.
+    is_apart = any(w.padding_low or w.padding_high for w in dims) or not is_lane(element_types(instruction)[0])
+    if shape.rank and (slides(dims[-1]) and is_apart and result.dimensions[-1] >= SHORTEST_SLIDE
                        or machine.kind == "cpu" and steps(dims[-1]) and result.dimensions[-1] >= SHORTEST_STEPS):
         return Lowered((_pool(group, dims),))
     if not instruction.shape.is_tuple:
