@@ -16,7 +16,7 @@ ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "saniti
 # The order within the parts that make code: of folders and files, those that one line names side by side do not import
 # each other. "" stands for all files that no line names.
 LAYERS = {
-    "kernels": ("", "rules text", "group", "elemental", "products reductions library_kernels", "attention", "lower collectives overlap", "kernel_table", "planner",
+    "kernels": ("", "rules text", "group", "elemental", "products reductions library_kernels", "attention", "lower collectives overlap", "kernel_table", "plan_state", "launches control_flow", "planner",
                 "memory"),
     "targets": ("", "cpu cuda", "__init__"),
 }

@@ -1,0 +1,163 @@
+"""Steps of instructions that run as a whole: launches of kernels, calls of the host, collectives, transfers.
+
+In: the state of a plan (plan_state.py), an instruction, the leaves of its operands. Out: the leaves of its results; its
+steps are added to a list.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from hloc.devices import device_counts
+from hloc.ir import Instruction, leaves, numpy_dtype
+from hloc.kernels.bound import Place
+from hloc.kernels.buffer_assignment import Value
+from hloc.kernels.collectives import Exchange, collective_key, exchanges_of
+from hloc.kernels.ir import Tile
+from hloc.kernels.plan import TRANSFER, Block, Collective, DeviceNumber, HostCall, Launch, Packing, Ref
+from hloc.kernels.plan_state import Draft, Leaves, PlanState
+from hloc.ops.checks import target_of
+from hloc.ops.collectives import OWN_NUMBERS
+from hloc.ops.host import transfer_name
+
+
+def launch(state: PlanState, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+    """The kernels of an instruction; in-place results share their operand's memory."""
+    lowered = state.kernels.of(instruction)
+    results = state.fresh(instruction)
+    if state.depth == 1 and state.once.are_all_of([v for o in operands for v in o]):
+        results, steps = [state.once.hold(value.size) for value in results], state.once.setup
+    for result, operand, leaf in lowered.in_place:
+        source = operands[operand][leaf]
+        if state.assignment.can_join(results[result], source) and not state.is_fixed(source):
+            state.assignment.join(source, results[result])
+        else:
+            state.copy(results[result], source, steps)
+    scratch = [state.made_by(instruction, size) for size in lowered.scratch]
+    places = {"operand": lambda a: operands[a.index][a.leaf], "result": lambda a: results[a.leaf],
+              "scratch": lambda a: scratch[a.index]}
+    for value in [v for o in operands for v in o]:
+        state.assignment.use(value, state.time)
+    for value in results + scratch:
+        state.assignment.define(value, state.time)
+    calls = []
+    for call in lowered.calls:
+        values = [(places[a.kind](a), a.part) for a in call.arguments]
+        packs = partial(_draft_packing, state, instruction)
+        calls.append((*state.once.with_packed(call.kernel, values, partial(_packing_of, state), packs), values))
+    room = state.room([kernel for kernel, _, _ in calls if isinstance(kernel, Tile)], instruction)
+    for kernel, packed, values in calls:
+        own = room if isinstance(kernel, Tile) else None
+        steps.append(_draft_launch(state.kernels.number(kernel), values, instruction, own, packed))
+    for result, operand, leaf in getattr(lowered, "can_share", ()):
+        state.sharing.append((results[result], operands[operand][leaf], state.time))
+    return results
+
+
+def _draft_launch(kernel: int, values: list[Place], instruction: Instruction,
+                  room: Value | None, packed: Value | None) -> Draft:
+    def launch(ref: Callable[[Value], Ref]) -> Launch:
+        places = tuple(ref(v) if part is None else ref(v).part(*part) for v, part in values)
+        return Launch(kernel, places, instruction, ref(room) if room else None, ref(packed) if packed else None)
+    return Draft(launch)
+
+
+def _draft_packing(state: PlanState, instruction: Instruction, tile: Tile, operand: Place, target: Value) -> Draft:
+    room = state.room([tile], instruction)
+    return _draft_launch(state.kernels.number(tile), [operand], instruction, room, target)
+
+
+def _packing_of(state: PlanState, tile: Tile) -> Packing | None:
+    return state.workspace.packing(tile, state.machine) if state.workspace else None
+
+
+def transfer(state: PlanState, instruction: Instruction, source: Value, steps: list[Draft]) -> Leaves:
+    """A copy between the memories of device and host; on a GPU kernels run beside it."""
+    made = state.made_by(instruction, source.size, instruction.shape.on_host)
+    state.land([source])
+    if state.machine.kind == "cpu":
+        state.copy(made, source, steps)
+        return [made]
+    state.assignment.use(source, state.time)
+    state.assignment.define(made, state.time)
+    number = state.collective_numbers.setdefault((TRANSFER, made), len(state.collective_numbers))
+    blocks = (Block("u8", 1, source.size, source.size),)
+    for is_done in (False, True):
+        steps.append(Draft(partial(_transfer_step, instruction, blocks, number, is_done, source, made)))
+    return [made]
+
+
+def collective(state: PlanState, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+    """Steps that start a collective and wait for it."""
+    made = state.fresh(instruction)
+    given = [v for o in operands for v in o]
+    for value in given:
+        state.assignment.use(value, state.time)
+    for value in made:
+        state.assignment.define(value, state.time)
+    replicas, partitions = device_counts(state.module)
+    if instruction.opcode in OWN_NUMBERS:
+        divisor, modulus = (partitions, replicas) if instruction.opcode == "replica-id" else (1, partitions)
+        steps.append(Draft(lambda ref: DeviceNumber(ref(made[0]), divisor, modulus, instruction)))
+        return made
+    if state.machine.kind == "gpu":                      # kernels run beside it, in memory of their own
+        state.in_flight.update(dict.fromkeys(made, list(given)))
+    taken = {"send": [], "recv": made[:-1]}.get(instruction.opcode, made)
+    for exchange in exchanges_of(instruction, replicas, partitions, state.machine.kind == "cpu"):
+        number = state.collective_numbers.setdefault(collective_key(instruction, exchange),
+                                                    len(state.collective_numbers))
+        combines: list[int | None] = [state.kernels.number(kernel) for kernel in exchange.kernels] \
+            or [None] * len(exchange.blocks)
+        blocks = tuple(b._replace(combine=c) for b, c in zip(exchange.blocks, combines))
+        for is_done in (False, True):
+            steps.append(Draft(partial(_collective_step, instruction, exchange, blocks, number, is_done, given,
+                                       taken)))
+    if instruction.opcode not in ("send", "recv"):
+        return made
+    *data, context = leaves(instruction.shape)
+    for result, value in zip(made[:len(data)], given):       # of a send
+        state.copy(result, value, steps)
+    return [*made[:-1], state.constant(np.zeros((), numpy_dtype(context.element_type)), context)]
+
+
+def host_call(state: PlanState, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
+    """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py)."""
+    results = state.fresh(instruction)
+    for value in [v for o in operands for v in o]:
+        state.assignment.use(value, state.time)
+    for value in results:
+        state.assignment.define(value, state.time)
+    shapes = [s for o in instruction.operands for s in leaves(o.shape)]
+    arguments = list(zip([v for o in operands for v in o], shapes))
+    outcomes = list(zip(results, leaves(instruction.shape)))
+    target = _host_name(instruction)
+
+    def step(ref: Callable[[Value], Ref], room: Value | None) -> HostCall:
+        return HostCall(target, tuple((ref(v), s) for v, s in arguments), tuple((ref(v), s) for v, s in outcomes),
+                        instruction, ref(room) if room else None)
+    unplaced = step(lambda v: Ref("arena", 0, 0, v.size), None)
+    room = state.room([unplaced], instruction)
+    steps.append(Draft(lambda ref: step(ref, room)))
+    return results
+
+
+def _transfer_step(instruction: Instruction, blocks: tuple[Block, ...], number: int, is_done: bool, source: Value,
+                   made: Value, ref: Callable[[Value], Ref]) -> Collective:
+    return Collective(number, TRANSFER, is_done, (ref(source),), (ref(made),), blocks, (), (), instruction)
+
+
+def _collective_step(instruction: Instruction, exchange: Exchange, blocks: tuple[Block, ...], number: int,
+                     is_done: bool, given: Leaves, made: Leaves, ref: Callable[[Value], Ref]) -> Collective:
+    arguments, results = [ref(v) for v in given], [ref(v) for v in made]
+    if exchange.pieces is not None:
+        sources, targets = arguments, results
+        arguments = [sources[n].part(start, size) for n, start, size in exchange.pieces]
+        results = [targets[n].part(start, size) for n, start, size in exchange.pieces]
+    return Collective(number, instruction.opcode, is_done, tuple(arguments), tuple(results), blocks, exchange.groups,
+                      exchange.pairs, instruction)
+
+
+def _host_name(instruction: Instruction) -> str:
+    return target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)
