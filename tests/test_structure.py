@@ -118,7 +118,7 @@ PATTERNS = {"kernels/vectors.py": "types", "kernels/schedule/steps.py": "schedul
             "targets/inlining.py": "names, and the headers that ship with hloc",
             "targets/cpu/program/single_file.py": "the headers that ship with hloc",
             "targets/cpu/building/toolchain.py": "options, and what compilers say",
-            "targets/cpu/execution/executable.py": "names", "targets/cpu/execution/lapack.py": "names of custom calls",
+            "targets/cpu/execution/executable.py": "names",
             "targets/cuda/resources.py": "what ptxas says", "targets/cuda/gpus.py": "names of GPUs",
             "targets/cuda/compiler.py": "what nvcc says"}
 

@@ -37,7 +37,7 @@ LIBRARY_KERNELS: dict[str, Callable[[Tile, Machine], Scratch]] = {
 def scratch_of(step: Tile | HostCall, machine: Machine) -> Scratch:
     """The scratch memory of one step on this machine."""
     if isinstance(step, HostCall):
-        from hloc.targets.cpu.execution.lapack import lapack_scratch
+        from hloc.targets.cpu.plans.lapack import lapack_scratch
         return lapack_scratch(step, machine)
     return LIBRARY_KERNELS[step.library_kernel](step, machine)
 

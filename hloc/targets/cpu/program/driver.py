@@ -249,7 +249,7 @@ class Driver:
         self.line(indent, "}")
 
     def host_call(self, step: HostCall, indent: int) -> None:
-        from hloc.targets.cpu.execution.lapack import lapack_call
+        from hloc.targets.cpu.plans.lapack import lapack_call
         refs = tuple(r for r, _ in step.arguments + step.results)
         lapack = None if step.target in self.in_python else lapack_call(step)
         if lapack is not None:
