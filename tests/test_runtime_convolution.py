@@ -169,8 +169,11 @@ def planned_call(c, name, on=None):
             batches=1, inner_batches=1, m=p.m, n=p.n, k=p.k, a=c.x, b=c.w, c=c.y, c_row=p.c[0], c_column=p.c[1],
             c_is_narrow=c.y_is_narrow, epilogue=c.epilogue, epilogue_args=c.epilogue_args, plan=plans, **sides)
     c.products, c.choices, made = plans, ConvChoices(*plan.choices), plan.convolution
-    c.x_c, c.x_s, c.x_size = made.x_c, LONG3(*made.x_s), LONG3(*made.x_size)
-    c.stride, c.y_s = LONG3(*made.stride), LONG3(*made.y_s)
+    c.batch, c.y_features = made.batch * made.batch_groups, made.y_features * made.batch_groups
+    c.batch_groups, c.feature_groups, c.x_features = made.batch_groups, made.groups, made.x_features
+    c.x_n, c.x_c, c.reversed = made.x_n, made.x_c, (INT * 3)(*made.reversed)
+    for name_of_three in ("x_s", "x_size", "window", "w_s", "window_dilation", "stride", "y_s"):
+        setattr(c, name_of_three, LONG3(*getattr(made, name_of_three)))
     return f"hloc_conv_{plan.algorithm}_{name}" if plan.algorithm else f"hloc_conv_{name}", c
 
 

@@ -28,7 +28,7 @@ FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
 # What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
              "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"),
-             "depthwise": ("conv_depthwise.c", "conv_memory.c"), "channels": ("conv_gradient.c", "conv_memory.c"),
+             "depthwise": ("conv_depthwise.c", "conv_memory.c"),
              "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
 ENTRIES = frozenset(["gemm", "conv", "fft", "attention", "cholesky", "trisolve", "transpose"])

@@ -56,8 +56,7 @@ ALWAYS = {"gemm_": {"MAIN", "STORING"}, "triangular_": set(),
           **dict.fromkeys(("attention.c", "attention_pairs.c"), {"ATTEND_BLOCKS", "ATTEND_PANELS"}),
           "attention_thin": {"FEW_TASKS", "FEW_WEIGH", "FEW_DOTS"}}
 WHOLE = {**dict.fromkeys(("complex_c64.c", "complex_c128.c"), ONCE),           # flags of others
-         **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_gradient.c",
-                            "conv_winograd.c"), PLAIN),
+         **dict.fromkeys(("conv_outer.c", "conv_transposed.c", "conv_depthwise.c", "conv_winograd.c"), PLAIN),
          "conv.c": ONCE, "conv_pairs.c": PLAIN, "conv_rows.c": LEAN}
 SHORT = {"pool.c": ONCE, "call.c": ()}               # saves 0.2 us per call
 Parts = dict[str, frozenset[str]]

@@ -67,7 +67,7 @@ class Choices(NamedTuple):
     at_w, at_panels     where copies begin, behind that of x: w; panels, filters or spread images
     first, second, own  bytes of scratch memory
     panels_at_once ...  of a task; row_group, column_group: rows and columns of one
-    images, piece       in memory at once; positions of a row that a task sums
+    images, piece       in memory at once; positions of a row that a task sums, depthwise: channels of a task
     patch_rows          copied at once, 0: none; plain_step: the stride of rows if x itself is the patches
     """
 

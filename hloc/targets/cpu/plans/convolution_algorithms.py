@@ -4,8 +4,8 @@ algorithm.
 In: a Convolution. Out: its algorithm:
 
     product     gemm.h: a matmul                          outer     conv_outer.c: windows as large as images
-    depthwise   conv_depthwise.c: a window per channel    channels  conv_gradient.c: filter gradients of depthwise
-    spread      conv_transposed.c: base dilation          rows      conv.c: all others
+    depthwise   conv_depthwise.c: a window per channel    spread    conv_transposed.c: base dilation
+    rows        conv.c: all others
     pairs       conv_pairs.c: bf16 in pairs, instead of rows, on CPUs that multiply pairs faster than f32. CPUs with
                 AMX do not.
     winograd    conv_winograd.c: windows of 3x3, instead of rows, if blocks need fewer multiplications (winograd.py).
@@ -26,8 +26,6 @@ SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
 
 def algorithm_of(c: Convolution, machine: Machine) -> str:
     """choose, for the first of several batch groups, even if that group alone would be a product."""
-    if c.batch_groups > 1 and c.batch == c.y_features == c.groups == 1 and c.base_dilation == ONES:
-        return "channels"
     if c.batch_groups == 1 and is_product(c):
         return "product"
     if c.groups > 1 and c.groups == c.x_features == c.y_features and c.base_dilation == ONES:
@@ -40,6 +38,19 @@ def algorithm_of(c: Convolution, machine: Machine) -> str:
     if c.type == "bf16" and machine.has_pairs and _is_of_pairs(c, machine):
         return "pairs"
     return "winograd" if goes_by_blocks(c, machine) else "rows"
+
+
+def by_channel(c: Convolution) -> Convolution:
+    """Filter gradients of a depthwise convolution, whose batch groups are channels, as one: its window has the features
+    as another dimension, and a single image has all channels. Others as they are."""
+    unused = (c.x_size[0], c.window[0], c.y_size[0], c.stride[0], c.pad_low[0]) == (1, 1, 1, 1, 0)
+    if c.batch_groups == 1 or not c.batch == c.y_features == c.groups == 1 or c.base_dilation != ONES or not unused:
+        return c
+    channels = c.batch_groups
+    return c._replace(
+        x_features=channels, y_features=channels, groups=channels, batch_groups=1, x_n=0, x_c=c.x_n,
+        x_size=(c.x_features, *c.x_size[1:]), x_s=(c.x_c, *c.x_s[1:]), window=(c.x_features, *c.window[1:]),
+        w_s=(c.w_i, *c.w_s[1:]), window_dilation=(1, *c.window_dilation[1:]), reversed=(0, *c.reversed[1:]))
 
 
 def is_product(c: Convolution) -> bool:

@@ -12,7 +12,12 @@ from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.plans.convolution import ONES, Choices, Convolution, convolution_of, panel_columns
-from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of, product_of_convolution, rows_collide
+from hloc.targets.cpu.plans.convolution_algorithms import (
+    algorithm_of,
+    by_channel,
+    product_of_convolution,
+    rows_collide,
+)
 from hloc.targets.cpu.plans.generic_convolutions import generic_plan
 from hloc.targets.cpu.plans.matmul import Product, tile_rows
 from hloc.targets.cpu.plans.matmul_choice import scratch_of_all
@@ -22,6 +27,7 @@ from hloc.targets.cpu.plans.winograd import APART, DEPTH, MOST_FEATURES, blocks_
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
 FOLD = 5                             # vectors' worth of multiply-adds: joining the lanes of a sum
 MOST_MERGED, MOST_CHUNK, CACHED_PANELS = 8, 448, 256                           # of conv_outer.c
+MOST_CHANNELS = 1024                                                           # of conv_depthwise.c
 SPREAD_FLOATS, PIECE_FLOATS = 1 << 20, 4096                                    # of conv_transposed.c
 
 
@@ -45,6 +51,7 @@ def plan_of_convolution(c: Convolution, types: tuple[str, str], machine: Machine
     if c.type not in FAST_TYPES["conv"]:
         choices, products = generic_plan(c, types, machine)
         return ConvolutionPlan("", c, choices, _scratch(choices, 0, products, machine), products)
+    c = by_channel(c)
     algorithm = algorithm_of(c, machine)
     if algorithm == "product":
         products = [product_of_convolution(c)]
@@ -80,21 +87,14 @@ def _filter(c: Convolution, machine: Machine) -> int:
     return c.x_features // c.groups * c.taps * c.y_features + panel_columns(machine)
 
 
-def _moved(c: Convolution, batch_inner: bool, keeps_x: bool, machine: Machine) -> tuple[Choices, int]:
-    move_x, move_w = not (c.is_f32 and keeps_x), not (c.is_f32 and c.w_o == 1)
-    x = _image(c, machine, batch_inner=batch_inner) if move_x else 0
-    w = _filter(c, machine) if move_w else 0
-    return Choices(move_x, move_w, at_w=x, first=4 * (x + w + 1)), 0
-
-
 def _by_depthwise(c: Convolution, machine: Machine) -> tuple[Choices, int]:
-    return _moved(c, False, c.x_c == 1, machine)
-
-
-def _by_channels(c: Convolution, machine: Machine) -> tuple[Choices, int]:
-    """All batch groups at once."""
-    whole = c._replace(batch=c.batch_groups, y_features=c.batch_groups)
-    return _moved(whole, True, whole.x_n == 1, machine)
+    """A task has all channels of a row of the result, or with few rows a piece of them, in whole tiles."""
+    move_x, move_w = not (c.is_f32 and c.x_c == 1), not (c.is_f32 and c.w_o == 1)
+    x, w = _image(c, machine) if move_x else 0, _filter(c, machine) if move_w else 0
+    rows, columns = c.batch * c.y_size[0] * c.y_size[1], panel_columns(machine)
+    pieces = max(-(-c.x_features // MOST_CHANNELS), min(-(-4 * machine.cores // max(1, rows)), c.x_features // columns))
+    piece = -(-c.x_features // max(1, pieces) // columns) * columns
+    return Choices(move_x, move_w, at_w=x, first=4 * (x + w + 1), piece=min(piece, MOST_CHANNELS)), 0
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def _products_of_spread(c: Convolution) -> list[Product]:
             for batches in sorted({images, c.batch % images})]
 
 
-ALGORITHMS = {"depthwise": _by_depthwise, "channels": _by_channels, "outer": _by_outer, "spread": _by_spread,
+ALGORITHMS = {"depthwise": _by_depthwise, "outer": _by_outer, "spread": _by_spread,
               "rows": _by_rows, "pairs": _by_pairs, "winograd": _by_winograd}
 
 
@@ -277,5 +277,5 @@ def sizes_of(algorithm: str, machine: Machine) -> list[tuple[Any, ...]]:
     if algorithm in ("", "product"):
         return []
     own = {**dict.fromkeys(("rows", "pairs"), ("conv_rows", TILES, CHUNK)), "outer": ("conv_outer", MOST_CHUNK),
-           "winograd": ("conv_winograd", DEPTH, APART, MOST_FEATURES)}
+           "winograd": ("conv_winograd", DEPTH, APART, MOST_FEATURES), "depthwise": ("conv_depthwise", MOST_CHANNELS)}
     return [("conv", tile_rows(machine), machine.vector_bytes), *([own[algorithm]] if algorithm in own else [])]

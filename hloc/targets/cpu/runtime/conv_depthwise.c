@@ -1,11 +1,12 @@
 /* conv_depthwise.c: every channel has its own window (feature_groups == x_features == y_features, no base dilation);
- * vectorized over channels.
+ * vectorized over channels. Filter gradients of such convolutions are the same with one more dimension of the window
+ * (by_channel in hloc/targets/cpu/plans/convolution_algorithms.py).
  *
- * With x_c == 1 and w_o == 1, f32. A task is one output row (batch, o0, o1). A tile has up to POSITIONS positions of it
- * x two vectors of channels, so that a weight is loaded once for all of them. For every tap of the window each position
- * has a pointer to x's channels, or to zeros in the padding.
+ * With x_c == 1 and w_o == 1, f32. A task is a piece of the channels of one output row (batch, o0, o1). A tile has up
+ * to POSITIONS positions of it x two vectors of channels, so that a weight is loaded once for all of them. For every
+ * tap of the window each position has a pointer to x's channels, or to zeros in the padding.
  */
-#include "conv_windows.h"
+#include "conv_operands.h"
 
 #if HLOC_CONV_ROWS == 14
 enum { POSITIONS = 7 };
@@ -13,8 +14,18 @@ enum { POSITIONS = 7 };
 enum { POSITIONS = 6 };
 #endif
 enum { CHANNELS = 2 * HLOC_LANES32 };
-enum { MOST_TAPS = 64, MOST_CHANNELS = 1024 }; /* whose pointers, or zeros, are in the first cache */
+#define MOST_CHANNELS 1024
+enum { MOST_TAPS = 64 }; /* whose pointers, and the zeros of MOST_CHANNELS, are in the first cache */
+HLOC_COMPILED_FOR(conv_depthwise, MOST_CHANNELS, 0, 0, 0)
 enum { POINTERS = 8 };                         /* of a tap: POSITIONS of them, as whole vectors */
+
+/* The taps of one dimension that stay inside x for output position o: [*from, *to). */
+static void inside_window(const hloc_conv_args* c, int d, long o, long* from, long* to) {
+  long origin = o * c->stride[d] - c->pad_low[d], step = c->window_dilation[d];
+  *from = origin < 0 ? (-origin + step - 1) / step : 0;
+  *to = c->x_size[d] <= origin ? 0 : hloc_min(c->window[d], (c->x_size[d] - 1 - origin) / step + 1);
+}
+static long window_place(const hloc_conv_args* c, int d, long k) { return c->reversed[d] ? c->window[d] - 1 - k : k; }
 
 static const float depthwise_zeros[MOST_CHANNELS] __attribute__((aligned(64)));
 
@@ -68,8 +79,9 @@ EACH_COUNT(DEFINE_SUMS, 2)
 static sum_function* const sum_functions[2][POSITIONS] = {{EACH_COUNT(NAME_SUMS, 1)}, {EACH_COUNT(NAME_SUMS, 2)}};
 
 /* The same for channels that do not fill a vector. */
-static void sum_few(const tap_rows* rows, long shift, long count, long channels, float* restrict sums, int accumulate) {
-  for (long i = 0; i < count; i++, sums += CHANNELS) {
+static void sum_few(const tap_rows* rows, long shift, long count, long channels, float* restrict sums, long stride,
+                    int accumulate) {
+  for (long i = 0; i < count; i++, sums += stride) {
     if (!accumulate) __builtin_memset(sums, 0, channels * sizeof(float));
     for (long t = 0; t < rows->taps; t++) {
       const float *x = rows->x[t * POINTERS + i] + shift, *w = rows->w[t];
@@ -117,38 +129,38 @@ static void find_taps(const hloc_conv_args* c, const tile_place* at, long first,
   }
 }
 
-/* Channels first <= channel < first + channels, to which the pointers of a tile lead. */
+/* The sums of a tile for channels first <= channel < first + channels, to which the pointers lead. The last channels
+ * overlap those before: their sums are apart until all taps are added. */
 static void run_depthwise_tile(const hloc_conv_plan* plan, const tile_place* at, long position, long first,
                                long channels, tap_rows* rows) {
   const hloc_conv_args* c = &plan->c;
   const long width = channels >= CHANNELS ? CHANNELS : channels >= HLOC_LANES32 ? HLOC_LANES32 : channels;
-  sum_function* sum = sum_functions[width == CHANNELS][at->count - 1];
   const long taps = (at->to[0] - at->from[0]) * (at->to[1] - at->from[1]) * (at->to[2] - at->from[2]);
-  const int direct = !c->epilogue && plan->y_type == HLOC_CONV_IS_F32 && c->y_c == 1 && width >= HLOC_LANES32;
-  const long stride = direct ? c->y_s[2] : CHANNELS;
-  float tile[POSITIONS * CHANNELS] __attribute__((aligned(64)));
-  float* y = direct ? (float*)c->y + hloc_conv_y_offset(c, position) + first : NULL;
+  const int direct = !c->epilogue && plan->y_type == HLOC_CONV_IS_F32 && c->y_c == 1;
+  const long stride = direct ? c->y_s[2] : channels, whole = channels / width * width;
+  sum_function* sum = sum_functions[width == CHANNELS][at->count - 1];
+  float tile[POSITIONS * MOST_CHANNELS] __attribute__((aligned(64)));
+  float last[POSITIONS * CHANNELS] __attribute__((aligned(64)));
+  float* sums = direct ? (float*)c->y + hloc_conv_y_offset(c, position) + first : tile;
   if (!rows->inside || !is_inside(c, at)) rows->first = -1;
-  for (long column = 0; column < channels; column += width) {
-    const long start = hloc_min(column, channels - width); /* the last tile overlaps the one before it */
-    float* sums = direct ? y + start : tile;
-    long tap = 0;
-    do {
-      const long count = hloc_min(MOST_TAPS, taps - tap);
-      if (rows->first != tap) find_taps(c, at, tap, count, rows);
-      const long shift = (at->o2 - rows->o2) * c->stride[2] * c->x_s[2];
-      if (width < HLOC_LANES32) sum_few(rows, shift, at->count, width, sums, tap > 0);
-      else sum(rows, shift + start, start, sums, stride, tap > 0);
-      tap += count;
-    } while (tap < taps);
-    if (!direct)
-      hloc_conv_finish(plan, position, first + column, at->count, start + width - column, sums + (column - start),
-                       CHANNELS);
-  }
+  long tap = 0;
+  do {
+    const long count = hloc_min(MOST_TAPS, taps - tap);
+    if (rows->first != tap) find_taps(c, at, tap, count, rows);
+    const long shift = (at->o2 - rows->o2) * c->stride[2] * c->x_s[2], end = channels - width;
+    if (width < HLOC_LANES32) sum_few(rows, shift, at->count, width, sums, stride, tap > 0);
+    else
+      for (long j = 0; j < whole; j += width) sum(rows, shift + j, j, sums + j, stride, tap > 0);
+    if (whole < channels) sum(rows, shift + end, end, last, CHANNELS, tap > 0);
+    tap += count;
+  } while (tap < taps);
+  for (long i = 0; whole < channels && i < at->count; i++)
+    __builtin_memcpy(sums + i * stride + channels - width, last + i * CHANNELS, width * sizeof(float));
+  if (!direct) hloc_conv_finish(plan, position, first, at->count, channels, tile, channels);
 }
 
-/* The channels from `first` on of one output row; `at` has the rest of its place. */
-static void run_row(const hloc_conv_plan* plan, tile_place at, long position, long first) {
+/* Some channels of one output row; `at` has the rest of its place. */
+static void run_row(const hloc_conv_plan* plan, tile_place at, long position, long first, long channels) {
   const hloc_conv_args* c = &plan->c;
   tap_rows rows;
   rows.inside = 0;
@@ -159,35 +171,31 @@ static void run_row(const hloc_conv_plan* plan, tile_place at, long position, lo
     inside_window(c, 2, at.o2 + at.count - 1, &at.from[2], &unused);
     inside_window(c, 2, at.o2, &unused, &at.to[2]);
     for (int d = 0; d < 3; d++) at.to[d] = hloc_max(at.from[d], at.to[d]);
-    run_depthwise_tile(plan, &at, position + at.o2, first, hloc_min(MOST_CHANNELS, c->x_features - first), &rows);
+    run_depthwise_tile(plan, &at, position + at.o2, first, channels, &rows);
   }
 }
 
 static void run_rows(void* const* args, long begin, long end) {
   const hloc_conv_plan* plan = (const hloc_conv_plan*)args;
   const hloc_conv_args* c = &plan->c;
-  for (long row = begin; row < end; row++) {
-    const long n = row / c->y_size[1] / c->y_size[0];
+  const long piece = c->choices.piece, pieces = (c->x_features + piece - 1) / piece;
+  for (long item = begin; item < end; item++) {
+    const long row = item / pieces, first = item % pieces * piece, n = row / c->y_size[1] / c->y_size[0];
     tile_place at = {.o0 = row / c->y_size[1] % c->y_size[0], .o1 = row % c->y_size[1]};
     inside_window(c, 0, at.o0, &at.from[0], &at.to[0]);
     inside_window(c, 1, at.o1, &at.from[1], &at.to[1]);
-    for (long first = 0; first < c->x_features; first += MOST_CHANNELS) {
-      at.image = (const float*)c->x + n * c->x_n + first, at.weights = (const float*)c->w + first;
-      run_row(plan, at, row * c->y_size[2], first);
-    }
+    at.image = (const float*)c->x + n * c->x_n + first, at.weights = (const float*)c->w + first;
+    run_row(plan, at, row * c->y_size[2], first, hloc_min(piece, c->x_features - first));
   }
 }
 
-static int run_depthwise(hloc_conv_plan* plan) {
-  const hloc_conv_args* c = &plan->c;
-  long rows = c->batch * c->y_size[0] * c->y_size[1];
-  long work = c->y_size[2] * c->x_features * c->window[0] * c->window[1] * c->window[2];
-  hloc_parallel(run_rows, (void* const*)plan, rows, 65536 / (work + 1) + 1);
-  return 0;
-}
-
 int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type) {
-  return hloc_conv_move(&plan->c, type, 0) || run_depthwise(plan);
+  const hloc_conv_args* c = &plan->c;
+  if (hloc_conv_move(&plan->c, type)) return 1;
+  const long piece = c->choices.piece, rows = c->batch * c->y_size[0] * c->y_size[1];
+  const long work = c->y_size[2] * piece * c->window[0] * c->window[1] * c->window[2];
+  hloc_parallel(run_rows, (void* const*)plan, rows * ((c->x_features + piece - 1) / piece), 65536 / (work + 1) + 1);
+  return 0;
 }
 
 HLOC_CONV_ENTRIES(depthwise, hloc_conv_by_depthwise)

@@ -4,8 +4,8 @@
  * convolutions use (algorithm_of in targets/cpu/plans/convolution_algorithms.py). conv.c and conv_rows.c compute
  * tiles (conv_tiles.c) of output positions x features from row pointers; conv_pairs.c uses them for pairs of bf16.
  * conv_winograd.c computes windows of 3x3, conv_outer.c filter gradients, conv_depthwise.c depthwise convolutions,
- * conv_gradient.c their filter gradients, conv_transposed.c base dilation. Convolutions that are matmuls are calls of
- * gemm.h. Operands are rearranged if needed (conv_memory.c).
+ * conv_transposed.c base dilation. Convolutions that are matmuls are calls of gemm.h. Operands are rearranged if needed
+ * (conv_memory.c).
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -86,7 +86,5 @@ int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type);
-/* A whole convolution whose batch groups are channels: the plan is not of one group. */
-int hloc_conv_by_channels(const hloc_conv_args* args, hloc_conv_type type);
 
 #endif

@@ -273,12 +273,12 @@ void hloc_conv_arrange(const hloc_conv_arrangement* given) {
   hloc_parallel(task, (void* const*)&a, tasks, 16384 / (a.piece * a.inner + 1) + 1);
 }
 
-int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner) {
-  hloc_conv_arrangement x = arrange_x(c, type, batch_inner), w = arrange_w(c, type);
+int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type) {
+  hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
   float* memory = hloc_scratch(HLOC_FIRST, c->choices.first);
   if (!memory) return 1;
   x.target = memory, w.target = memory + c->choices.at_w;
-  if (c->choices.move_x) hloc_conv_arrange(&x), use_x(c, &x, batch_inner);
+  if (c->choices.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
   if (c->choices.move_w) hloc_conv_arrange(&w), use_w(c, &w);
   return 0;
 }

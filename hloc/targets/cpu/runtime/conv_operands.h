@@ -62,7 +62,7 @@ static inline void use_w(hloc_conv_args* c, const hloc_conv_arrangement* a) {
 }
 
 /* Rearranges image and filter as c->choices say; 1 if memory is exhausted. */
-int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type, int batch_inner);
+int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type);
 
 static inline int all_ones(const long* v) { return v[0] == 1 && v[1] == 1 && v[2] == 1; }
 static inline long taps_of(const hloc_conv_args* c) { return c->window[0] * c->window[1] * c->window[2]; }

@@ -151,7 +151,8 @@ def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
     (type, total), (lhs, rhs), c = given["types"], _operands(tile), plan.convolution
     # Those of all batch groups; the plan's convolution is one of them.
     fields = dict(
-        batch=given["batch"], x_features=c.x_features, y_features=given["features"], feature_groups=c.groups,
+        batch=c.batch * c.batch_groups, x_features=c.x_features, y_features=c.y_features * c.batch_groups,
+        feature_groups=c.groups,
         batch_groups=c.batch_groups, x_size=c.x_size, window=c.window, y_size=c.y_size, stride=c.stride,
         pad_low=c.pad_low, base_dilation=c.base_dilation, window_dilation=c.window_dilation, reversed=c.reversed,
         x=_address(lhs, type, given["lhs"][0]), x_n=c.x_n, x_c=c.x_c, x_s=c.x_s,
