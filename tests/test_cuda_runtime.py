@@ -20,7 +20,7 @@ from hloc.evaluate import evaluate
 from hloc.ir import numpy_dtype
 from hloc.kernels.plan import Branch, Copy, Launch, Ref, WhileLoop, all_steps
 from hloc.targets.cuda import early_start
-from hloc.targets.cuda.execution import graphs, runtime
+from hloc.targets.cuda.execution import context, graphs, runtime
 from hloc.targets.cuda.gpus import GPUS, device_named
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
@@ -230,10 +230,10 @@ def test_image_that_the_driver_refuses(monkeypatch):
 def test_architectures(arch, capability, runs):
     packed = SimpleNamespace(arch=arch)
     if runs:
-        runtime.check_architecture(packed, "a GPU", capability)
+        context.check_architecture(packed, "a GPU", capability)
     else:
         with pytest.raises(RunError, match="architecture|a GPU is sm_"):
-            runtime.check_architecture(packed, "a GPU", capability)
+            context.check_architecture(packed, "a GPU", capability)
 
 
 @pytest.mark.parametrize("name, arch, known", [
@@ -246,9 +246,9 @@ def test_devices_by_the_name_that_the_driver_gives(name, arch, known):
 
 
 def test_facts_of_the_device():
-    runtime.device_machine.cache_clear()
-    machine = runtime.device_machine()
-    runtime.device_machine.cache_clear()
+    context.device_machine.cache_clear()
+    machine = context.device_machine()
+    context.device_machine.cache_clear()
     assert machine.kind == "gpu" and machine.cores == 132 and machine.arch == "sm_90a"
 
 
@@ -290,7 +290,7 @@ def test_what_a_machine_may_lack(monkeypatch, error, count, message):
         monkeypatch.setitem(sys.modules, "pycuda", SimpleNamespace(driver=module))
         monkeypatch.setitem(sys.modules, "pycuda.driver", module)
     with pytest.raises(RunError, match=message) as caught:
-        runtime.driver()
+        context.driver()
     assert caught.value.code == 6 and caught.value.hint
 
 

@@ -20,7 +20,7 @@ from hloc.cli.main import cli
 from hloc.errors import HlocError, RunError, UsageError
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda import compiler, kernel_images, presence, target
-from hloc.targets.cuda.execution import measure, runtime, tuning
+from hloc.targets.cuda.execution import context, measure, tuning
 from hloc.targets.cuda.gpus import GPUS
 from hloc.targets.cuda.tiles.source import variants
 
@@ -45,7 +45,7 @@ def tile_of(text: str, gpu=H200) -> Tile:
 def device(monkeypatch):
     """An H200 by name, whose kernels take the seconds that `times` says for each variant; `change` may spoil a variant."""
     driver.install(monkeypatch)
-    runtime.device_machine.cache_clear()
+    context.device_machine.cache_clear()
     monkeypatch.setattr(driver.DEVICE, "name", "NVIDIA H200")
     monkeypatch.setattr(presence, "device_present", lambda: True)
     monkeypatch.setattr(kernel_images, "images_of", driver.images_of)
@@ -69,7 +69,7 @@ def device(monkeypatch):
     monkeypatch.setattr(driver.Function, "_run", timed)
     monkeypatch.setattr(driver.Event, "record", recorded)
     yield state
-    runtime.device_machine.cache_clear()
+    context.device_machine.cache_clear()
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")

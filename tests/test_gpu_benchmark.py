@@ -181,8 +181,8 @@ def test_wrong_results_fail(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["gpu.py", "ops", "--emulated", "--output", str(tmp_path / "o")])
     from cuda_emulation import driver
 
-    from hloc.targets.cuda.execution import graphs, runtime
-    for module, name in ((runtime, "driver"), (runtime, "pinned_pool"), (graphs, "library")):
+    from hloc.targets.cuda.execution import context, graphs
+    for module, name in ((context, "driver"), (context, "pinned_pool"), (graphs, "library")):
         monkeypatch.setattr(module, name, getattr(module, name))        # put back afterwards
     driver.install(monkeypatch)
     assert gpu.main() == 1

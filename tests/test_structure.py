@@ -21,7 +21,7 @@ LAYERS = {
     "targets": ("", "cpu cuda", "__init__"),
 }
 # One adapter file (or two) for each package that may be missing.
-ADAPTERS = {"pycuda": {"targets/cuda/execution/runtime.py"}, "mpi4py": {"evaluate/mpi.py"},
+ADAPTERS = {"pycuda": {"targets/cuda/execution/context.py"}, "mpi4py": {"evaluate/mpi.py"},
             "jax": {"jax_adapter.py", "text/stablehlo_sizes.py", "tools/xla.py", "tools/conformance/judge.py"}, "torch": set(),
             "starlette": {"explore/server.py", "cli/explore.py"}, "uvicorn": {"explore/server.py", "cli/explore.py"}}
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from gpu_sections.device import bytes_of
-from hloc.targets.cuda.execution.runtime import primary_context
+from hloc.targets.cuda.execution.context import primary_context
 
 ADD = "add {{ a = {t}[] parameter(0)  b = {t}[] parameter(1)  ROOT r = {t}[] add(a, b) }}\n"
 MAX = "max {{ a = {t}[] parameter(0)  b = {t}[] parameter(1)  ROOT r = {t}[] maximum(a, b) }}\n"

@@ -24,7 +24,7 @@ from hloc.kernels.plan import Program, Value
 from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.container import Container, Geometry
-from hloc.targets.cuda.execution import graphs, runtime
+from hloc.targets.cuda.execution import context, graphs, loaded, runtime
 from hloc.targets.cuda.execution.tuning import chosen_variants
 from hloc.targets.cuda.gpus import DEFAULT, GPUS
 from hloc.targets.cuda.kernel_images import images_of
@@ -52,8 +52,8 @@ class Device:
             from cuda_emulation import driver
             driver.install(SimpleNamespace(setattr=setattr))
             self.images_of, self.build_text = driver.images_of, driver.build_text
-        self.cuda = runtime.driver()
-        self.machine = GPUS[DEFAULT] if emulated else runtime.device_machine()
+        self.cuda = context.driver()
+        self.machine = GPUS[DEFAULT] if emulated else context.device_machine()
         if arch := os.environ.get("HLOC_GPU_TARGET"):
             self.machine = dataclasses.replace(self.machine, arch=arch)
 
@@ -120,7 +120,7 @@ class Device:
         else:
             image = compile_cuda(device_code(text), self.machine.arch, "cubin")
         module = self.cuda.module_from_buffer(image)
-        function, stream = module.get_function(start.function), self.cuda.Stream(runtime.NON_BLOCKING)
+        function, stream = module.get_function(start.function), self.cuda.Stream(loaded.NON_BLOCKING)
 
         def launch(*pointers) -> None:
             function.prepare("P" * len(pointers))
@@ -132,7 +132,7 @@ class Device:
     def fill(self, memory, type: str, count: int) -> None:
         """Random numbers: zeros, and numbers that are all the same, multiply faster."""
         (array,) = random_arrays([Value("x", array_shape(type, count))])
-        stream = self.cuda.Stream(runtime.NON_BLOCKING)
+        stream = self.cuda.Stream(loaded.NON_BLOCKING)
         self.cuda.memcpy_htod_async(int(memory), array.view(np.uint8), stream)
         stream.synchronize()
 

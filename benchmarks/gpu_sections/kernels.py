@@ -23,7 +23,8 @@ from hloc import api
 from hloc.errors import HlocError
 from hloc.kernels.plan import Branch, Launch, Program, Step, WhileLoop
 from hloc.targets.cuda.costs.steps import timed_steps
-from hloc.targets.cuda.execution.runtime import CudaBackend, launches
+from hloc.targets.cuda.execution.loaded import launches
+from hloc.targets.cuda.execution.runtime import CudaBackend
 from hloc.targets.cuda.sources import CudaSources
 
 PROGRAMS = ("ResNet-50 training step, bf16, 128 images of 224x224",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from hloc.errors import RunError
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.execution.runtime import primary_context
+from hloc.targets.cuda.execution.context import primary_context
 from hloc.targets.cuda.libraries.cublaslt import SUMS as SUMS_OF
 from hloc.targets.cuda.libraries.cublaslt import WORKSPACE, CublasLt, LtProduct, Matrix, library
 

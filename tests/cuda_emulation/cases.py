@@ -15,7 +15,7 @@ from hloc.ir import leaves
 from hloc.kernels.plan import Copy, Launch, Program, Ref, Value
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container
-from hloc.targets.cuda.execution import runtime
+from hloc.targets.cuda.execution import loaded, runtime
 from hloc.targets.cuda.sources import CudaSources, make_sources
 
 
@@ -70,7 +70,7 @@ def backend_of(sources: CudaSources, checked: bool = False, image: bytes = b"") 
                        sources.geometry, program.steps, program.parameters, program.results, program.constants,
                        program.arena_size, host_arena_size=program.host_arena_size)
     backend = runtime.CudaBackend(packed, {})
-    for step in runtime.launches(program.steps):
+    for step in loaded.launches(program.steps):
         if packed.kernels[step.kernel].product is None:
             backend.functions[step.kernel].sizes = tuple(r.size for r in step.arguments)
     return backend

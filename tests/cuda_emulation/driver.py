@@ -1,4 +1,4 @@
-"""A stand-in for pycuda.driver that runs hloc's CUDA C on the CPU: what hloc/targets/cuda/execution/runtime.py uses, no more.
+"""A stand-in for pycuda.driver that runs hloc's CUDA C on the CPU: what hloc/targets/cuda/execution uses, no more.
 
 In: an "image" that is a shared object, made by `build` from CUDA C with g++ and emulation.h. Out: the same numbers as a
 GPU's. Memory starts as 0xff (NaN), is bounded by guard bytes, and copies beyond its end are refused. A checked image
@@ -46,9 +46,9 @@ WORDS = {1: "a barrier that some threads never reach", 2: "bad launch"}
 
 def install(monkeypatch) -> None:
     """Let the runtime use this module instead of PyCUDA."""
-    from hloc.targets.cuda.execution import graphs, runtime
-    monkeypatch.setattr(runtime, "driver", lambda: __import__(__name__, fromlist=["driver"]))
-    monkeypatch.setattr(runtime, "pinned_pool", PinnedPool)
+    from hloc.targets.cuda.execution import context, graphs
+    monkeypatch.setattr(context, "driver", lambda: __import__(__name__, fromlist=["driver"]))
+    monkeypatch.setattr(context, "pinned_pool", PinnedPool)
     monkeypatch.setattr(graphs, "library", GraphLibrary)
 
 

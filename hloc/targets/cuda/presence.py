@@ -12,7 +12,7 @@ def device_missing() -> str:
     """Why no GPU can be used here; "" if one can."""
     if not presence.driver_present():
         return "no NVIDIA driver"
-    from hloc.targets.cuda.execution.runtime import device_machine
+    from hloc.targets.cuda.execution.context import device_machine
     try:
         device_machine()
     except HlocError as error:

@@ -35,7 +35,7 @@ _compiling = threading.Lock()               # devices that are threads start at 
 def cuda_target(gpu: Machine | None) -> Target:
     """The target for one GPU; None: the GPU that is present, else the default for ahead-of-time builds."""
     if gpu is None and presence.device_present():
-        from hloc.targets.cuda.execution.runtime import device_machine
+        from hloc.targets.cuda.execution.context import device_machine
         gpu = device_machine()
     gpu = gpu or GPUS[DEFAULT]
     return Target("cuda", gpu, partial(executable, gpu), workspace=workspace())

@@ -147,7 +147,7 @@ class Allocation:
 @lru_cache(maxsize=1)
 def _register() -> None:
     """Frees memory before the context is released: atexit runs functions in reverse order of registration, and this one
-    is registered after that of the context (runtime.primary_context)."""
+    is registered after that of the context (context.primary_context)."""
     atexit.register(_close_all)
 
 

@@ -1,9 +1,8 @@
 """Runs a container on a GPU through PyCUDA, with one allocation and a separate stream; of a program with
 collectives, with another stream for these (collectives.py).
 
-In: a Container and arrays of the host or the device. Out: arrays of the host, or of the device (device_arrays.py).
-Only this file imports PyCUDA and the driver. If something is missing (package, driver, device, memory, architecture),
-it raises one RunError that names it.
+In: a Container, loaded (loaded.py), and arrays of the host or the device. Out: arrays of the host, or of the device
+(device_arrays.py).
 
     backend = CudaBackend(packed, {}); backend(arrays)            send, run, fetch
     backend.send(arrays); backend.run(); backend.wait()           the data stays on the device: for measurements
@@ -17,16 +16,13 @@ the plan says so, by the device (recording.py).
 """
 from __future__ import annotations
 
-import atexit
-import ctypes
 import os
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -48,16 +44,12 @@ from hloc.kernels.plan import (
     WhileLoop,
     all_steps,
 )
-from hloc.machine import Machine
-from hloc.targets.cuda.container import Container, Geometry, table_bytes
+from hloc.targets.cuda.container import Container
 from hloc.targets.cuda.execution import graphs
 from hloc.targets.cuda.execution.device_arrays import DeviceArray, Fixed
-from hloc.targets.cuda.execution.host_memory import HostMemory
-from hloc.targets.cuda.execution.recording import Recorder, depth_of, in_words
+from hloc.targets.cuda.execution.loaded import Inside, Loaded
+from hloc.targets.cuda.execution.recording import Recorder, depth_of
 from hloc.targets.cuda.execution.step_clock import StepClock
-from hloc.targets.cuda.gpus import device_named
-from hloc.targets.cuda.libraries import cublaslt, cudnn
-from hloc.targets.cuda.tiles import tensor_maps
 from hloc.targets.host_calls import answered
 
 if TYPE_CHECKING:
@@ -65,103 +57,20 @@ if TYPE_CHECKING:
     from hloc.targets.cuda.execution.collectives import CudaCollectives
 
 Argument = Union[np.ndarray, DeviceView, Fixed]
-NON_BLOCKING = 1                    # CU_STREAM_NON_BLOCKING: does not wait for the default stream
-ALIGNMENT = 256                     # of each array in device memory
-STATIC_SHARED = 48 << 10            # bytes that a kernel may have without a request to the driver
-MIB = 1 << 20
-UNKNOWN_BUS = 12e9                  # bytes a second between host and device: PCIe 3
-WITHOUT = "hloc run --target cpu runs HLO text without one"
 
 
-def driver():
-    """pycuda.driver, initialized. Raises RunError naming what is missing."""
-    try:
-        import pycuda.driver as cuda
-    except ImportError as error:
-        if "undefined symbol: cu" in str(error):
-            raise RunError(f"the NVIDIA driver is too old for the PyCUDA that is installed: {error}",
-                           hint="update the driver, or build PyCUDA with the toolkit of the driver's version") from None
-        if "libcuda" in str(error):
-            raise RunError(f"running on a GPU needs the NVIDIA driver (libcuda): {error}", hint=WITHOUT) from None
-        raise RunError(f"running on a GPU needs PyCUDA: {error}", hint="pip install 'hloc[cuda]'; see hloc doctor"
-                       ) from None
-    try:
-        cuda.init()
-        count = cuda.Device.count()
-    except cuda.Error as error:
-        if "no CUDA-capable device" in str(error):
-            raise no_device() from None
-        raise RunError(f"the NVIDIA driver does not start: {error}",
-                       hint="nvidia-smi shows the driver's state; PyCUDA may be newer than the driver") from None
-    if count == 0:
-        raise no_device()
-    return cuda
-
-
-def no_device() -> RunError:
-    return RunError("no GPU on this machine", hint=WITHOUT)
-
-
-def pinned_pool():
-    """A pool of page-locked memory for results; memory is reused after the last reference to its array is gone."""
-    from pycuda.tools import PageLockedMemoryPool
-    return PageLockedMemoryPool()
-
-
-@cache
-def primary_context(cuda, gpu: int = 0):
-    """A GPU's primary context, one for the process. cuBLAS and NCCL share it. Results in page-locked memory belong to
-    it and may outlive their program. It is released when Python exits: PyCUDA's own destructor would call cuCtxDetach,
-    which fails for primary contexts."""
-    try:
-        context = cuda.Device(gpu).retain_primary_context()
-    except cuda.Error as error:
-        raise RunError(f"the GPU cannot be used: {error}", hint="nvidia-smi shows its processes and compute mode"
-                       ) from None
-    atexit.register(context.detach)
-    return context
-
-
-@lru_cache(maxsize=1)
-def device_machine() -> Machine:
-    """Facts about the first GPU. Raises RunError if there is none."""
-    cuda = driver()
-    device = cuda.Device(0)
-    major, minor = device.compute_capability()
-    ask, of = device.get_attribute, cuda.device_attribute
-    cores, shared = ask(of.MULTIPROCESSOR_COUNT), ask(of.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-    known = device_named(device.name(), f"sm_{major}{minor}")
-    if known is not None and (known.cores, known.shared_bytes) == (cores, shared):
-        return replace(known, name=device.name())           # the same code as --target NAME makes on other machines
-    bandwidth = ask(of.MEMORY_CLOCK_RATE) * 1e3 * 2 * ask(of.GLOBAL_MEMORY_BUS_WIDTH) / 8
-    return Machine(device.name(), "gpu", cores, 16, known.l1_bytes if known else 128 << 10, ask(of.L2_CACHE_SIZE),
-                   known.bandwidth if known else bandwidth or 1e12, 3e-6, shared,
-                   known.arch if known else f"sm_{major}{minor}",
-                   host_bandwidth=known.host_bandwidth if known else UNKNOWN_BUS)
-
-
-class CudaBackend:
-    """Owns the context, the modules, all memory and the graphs on the device; `close` releases them. device: which of
-    several (hloc/evaluate), of a program with collectives."""
+class CudaBackend(Loaded):
+    """Also owns the graphs on the device; `close` releases everything. device: which of several (hloc/evaluate), of a
+    program with collectives."""
 
     def __init__(self, packed: Container, functions: dict[HostCall, Callable], clock: StepClock | None = None,
                  device: Device | None = None):
-        self.clock, self.device = clock, device
-        self.cuda = driver()
-        self.gpu = self.cuda.Device(device.place_here % self.cuda.Device.count() if device is not None else 0)
-        self.packed, self.host_functions = packed, functions
-        self.runs, self.lost = 0, False
+        super().__init__(packed, device.place_here if device is not None else 0)
+        self.clock, self.device, self.host_functions, self.runs = clock, device, functions, 0
         self.graphs: dict[int, graphs.Graph] = {}
         self.parts: dict[int, list[graphs.Part]] = {}
-        self.host: HostMemory | None = None
-        self.memory: Any = None                             # PyCUDA's objects have no types
-        self.functions: list[Any] = []
-        self.modules: list[Any] = []                        # of each image
-        self.stream: Any = None
         self.lock = threading.RLock()                       # one thread at a time: all runs use the same memory
         self.resident: dict[int, weakref.ref] = {}   # number of a parameter -> the argument that its memory still holds
-        self.cublaslt: cublaslt.CublasLt | None = None
-        self.cudnn: cudnn.Cudnn | None = None
         self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
         self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
         early_start = os.environ.get("HLOC_CUDA_EARLY_START", "on") != "off" \
@@ -169,45 +78,19 @@ class CudaBackend:
         self.this: Any = weakref.proxy(self)                # for parts of it: a cycle would keep all on the device
         self.recorder = Recorder(self.this, packed.kernels, early_start)
         self.collectives: CudaCollectives | None = None
-        self.context = primary_context(self.cuda, device.place_here % self.cuda.Device.count() if device else 0)
-        with _Inside(self):
+        with Inside(self):
             try:
-                self._load()
+                self.load()
             except BaseException:
-                self._release()
+                self.release()
                 raise
 
-    # -- loading -------------------------------------------------------------------------------------------------------
-
-    def _load(self) -> None:
-        cuda, packed = self.cuda, self.packed
-        check_architecture(packed, self.gpu.name(), self.gpu.compute_capability())
-        try:
-            self.modules = [cuda.module_from_buffer(image) for image in packed.images]
-        except cuda.Error as error:
-            raise self._refused(error) from None
-        self.functions = [self._library_call(k) if k.product else self._function(k) for k in packed.kernels]
-        for function, kernel in zip(self.functions, packed.kernels):
-            if kernel.shared > STATIC_SHARED:
-                function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.shared)
-        mapped: dict[Launch, int] = {}                      # launch -> its index among those that need tensor maps
-        for step in launches(packed.steps):
-            kernel = packed.kernels[step.kernel]
-            if kernel.maps:
-                mapped.setdefault(step, len(mapped))
-            if not kernel.product:
-                self.functions[step.kernel].prepare("P" * (len(step.arguments) + bool(kernel.maps)))
-        self.stream = cuda.Stream(NON_BLOCKING)
-        self.pool = pinned_pool()
-        self.flag = cuda.pagelocked_empty(8, np.uint8)
-        self._allocate([tensor_maps.BYTES * len(packed.kernels[step.kernel].maps) for step in mapped])
-        if any(isinstance(step, Collective) for step in all_steps(packed.steps)):
+    def load(self) -> None:
+        """Also the stream of collectives, and the nodes of loops that the device decides."""
+        super().load()
+        self.flag = self.cuda.pagelocked_empty(8, np.uint8)
+        if any(isinstance(step, Collective) for step in all_steps(self.packed.steps)):
             self._load_collectives()
-        for address, constant in zip(self.regions["constant"], packed.constants):
-            self._send(address, constant)
-        self.maps = {step: self.regions["tensor map"][number] for step, number in mapped.items()}
-        for step, address in self.maps.items():
-            self._send(address, self._encoded(step))
         self._load_nodes()
         self.stream.synchronize()
 
@@ -224,99 +107,17 @@ class CudaBackend:
                 (why := self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)):
             warnings.warn(f"the host decides how loops of {self.packed.name} go on: {why}", RuntimeWarning, 2)
 
-    def _function(self, kernel: Geometry):
-        try:
-            return self.modules[kernel.image].get_function(kernel.function)
-        except self.cuda.Error as error:
-            raise RunError(f"the program's image gives no kernel {kernel.function} ({error}); compile it again"
-                           ) from None
-
-    def _library_call(self, kernel: Geometry) -> Callable:
-        product = kernel.product
-        assert product is not None
-        if isinstance(product, cublaslt.LtProduct):
-            if self.cublaslt is None:
-                self.cublaslt = cublaslt.CublasLt(cublaslt.library())
-            return self.cublaslt.product(product)
-        if self.cudnn is None:
-            self.cudnn = cudnn.Cudnn(cudnn.library())
-        return self.cudnn.convolution(product)
-
-    def _refused(self, error) -> RunError:
-        """Why the driver rejects the image."""
-        has, needs = self.cuda.get_driver_version(), self.packed.cuda
-        if needs and has // 1000 < needs // 1000:
-            return RunError(f"the NVIDIA driver is too old: it supports CUDA {in_words(has)}, the program was compiled "
-                            f"by CUDA {in_words(needs)} ({error})",
-                            hint=f"update the driver, or compile with NVRTC {has // 1000}")
-        return RunError(f"the driver refuses the program's image ({error}); compile it again")
-
-    def _encoded(self, step: Launch) -> np.ndarray:
-        """The tensor maps of a launch."""
-        maps = [tensor_maps.encode(map, self.address(step.arguments[map.argument]))
-                for map in self.packed.kernels[step.kernel].maps]
-        return np.frombuffer(b"".join(maps), np.uint8)
-
-    def _allocate(self, maps: list[int]) -> None:
-        """One allocation: the arena, then parameters, results, constants, tensor maps (bytes of each launch's), and a
-        table for what devices tell each other. And one of page-locked memory, for those of S(5) and their arena."""
-        packed = self.packed
-        sizes = {"arena": [packed.arena_size], "parameter": [v.shape.num_bytes for v in packed.parameters],
-                 "result": [v.shape.num_bytes for v in packed.results],
-                 "constant": [c.nbytes for c in packed.constants], "tensor map": maps,
-                 "table": [size for size in (table_bytes(packed.steps),) if size]}
-        far = {"parameter": [v.shape.on_host for v in packed.parameters], "host": [True],
-               "result": [v.shape.on_host for v in packed.results]}
-        if packed.host_arena_size or any(far["parameter"] + far["result"]):
-            sizes["host"] = [packed.host_arena_size]
-        places: dict[str, list[tuple[bool, int]]] = {}
-        totals = [0, 0]                                     # on the device, on the host
-        for region, own in sizes.items():
-            places[region] = []
-            for on_host, size in zip(far.get(region, [False] * len(own)), own):
-                places[region].append((on_host, totals[on_host]))
-                totals[on_host] += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        total = totals[0]
-        try:
-            self.memory = self.cuda.mem_alloc(max(total, 1))
-        except self.cuda.MemoryError:
-            free, whole = self.cuda.mem_get_info()
-            parts = ", ".join(f"{region}{'' if region == 'arena' else 's'} {_mib(sum(own))}"
-                              for region, own in sizes.items() if sum(own))
-            raise RunError(f"out of device memory: {packed.name} needs {_mib(total)} MiB ({parts}); {_mib(free)} of "
-                           f"{_mib(whole)} MiB are free", hint="hloc memory shows what for; --memory-limit saves some"
-                           ) from None
-        self.host = HostMemory(self.cuda, totals[1]) if totals[1] else None
-        base = int(self.memory), self.host.start if self.host else 0
-        self.regions = {region: [base[on_host] + place for on_host, place in own] for region, own in places.items()}
-
     def close(self) -> None:
         """Releases everything on the device; the backend cannot be used afterwards."""
         if not self.lost:
-            with _Inside(self):
-                self._release()
+            with Inside(self):
+                self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
         for graph in self.graphs.values():
             graph.close()
-        for library in (self.cublaslt, self.cudnn):
-            if library is not None:
-                library.close()
-        if self.memory is not None:
-            self.memory.free()
-        self.graphs, self.functions, self.modules, self.collectives, self.recorder.nodes = {}, [], [], None, None
-        self.cublaslt = self.cudnn = self.memory = self.host = self.stream = None
-
-    def check_lost(self) -> None:
-        """After an error: checks whether it has destroyed the context. If so, nothing in the context is freed, since
-        each attempt would print the same error again: the driver does that when the process exits."""
-        try:
-            self.cuda.Context.synchronize()
-        except self.cuda.Error:
-            if not self.lost:
-                self.lost = True
-                atexit.unregister(self.context.detach)
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))      # the destructor never runs
+        self.graphs, self.collectives, self.recorder.nodes = {}, None, None
+        super().release()
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -333,7 +134,7 @@ class CudaBackend:
             if not all(_lasts(array) for array in arrays):
                 self.wait()                                 # for the copies: after that, owners may reuse the memory
             self.run()
-            with _Inside(self):
+            with Inside(self):
                 places = zip(self.packed.results, self.regions["result"])
                 return tuple(DeviceArray(self, value.shape, address) for value, address in places)
 
@@ -347,25 +148,25 @@ class CudaBackend:
             return given.view()
         view = dlpack.device_view(given, int(self.stream.handle))
         if view is not None and dlpack.producer_stream(given) is not None:
-            with _Inside(self):
+            with Inside(self):
                 self.cuda.Context.synchronize()
         return view
 
     def send(self, arrays: Sequence[Argument]) -> None:
         """Copies the parameters to the device, except those that are still there from an earlier call."""
-        with _Inside(self):
+        with Inside(self):
             for number, (address, array) in enumerate(zip(self.regions["parameter"], arrays)):
                 resident = self.resident.pop(number, None)
                 if not isinstance(array, Fixed):
-                    self._send(address, array)
+                    self.copy_in(address, array)
                     continue
                 if resident is None or resident() is not array.array:
-                    self._send(address, array.array)
+                    self.copy_in(address, array.array)
                 self.resident[number] = weakref.ref(array.array)
 
     def run(self) -> None:
         """Runs the plan on the data on the device; waits for its end only in the first run."""
-        with _Inside(self):
+        with Inside(self):
             if self.clock:
                 self.clock.begin()
             self._steps(self.packed.steps)
@@ -374,7 +175,7 @@ class CudaBackend:
             self.runs += 1
 
     def wait(self) -> None:
-        with _Inside(self):
+        with Inside(self):
             self._wait()
 
     def _wait(self) -> None:
@@ -385,51 +186,16 @@ class CudaBackend:
 
     def fetch(self) -> tuple[np.ndarray, ...]:
         """The results, in page-locked memory."""
-        with _Inside(self):
-            outputs = tuple(self._pinned(v.shape) for v in self.packed.results)
+        with Inside(self):
+            outputs = tuple(self.pinned(v.shape) for v in self.packed.results)
             for address, array in zip(self.regions["result"], outputs):
-                self._fetch(array, address)
+                self.copy_out(array, address)
             self._wait()
             return outputs
 
-    def _pinned(self, shape) -> np.ndarray:
-        dtype = numpy_dtype(shape.element_type)
-        if shape.num_bytes == 0:
-            return np.empty(shape.dimensions, dtype)
-        return self.pool.allocate((shape.num_bytes,), np.uint8).view(dtype).reshape(shape.dimensions)
-
-    def _send(self, address: int, array: np.ndarray | DeviceView) -> None:
-        """Copies to the device, or on it, as plain bytes: bf16 and similar types have no buffer protocol. What is for
-        the host's memory is there afterwards."""
-        if self.host is not None and address in self.host:
-            self._send_to_host(address, array)
-        elif array.nbytes and isinstance(array, DeviceView):
-            self.cuda.memcpy_dtod_async(address, array.address, array.nbytes, self.stream)
-        elif array.nbytes:
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            self.cuda.memcpy_htod_async(address, data, self.stream)
-
-    def _send_to_host(self, address: int, array: np.ndarray | DeviceView) -> None:
-        assert self.host is not None
-        there = self.host.view(address, array.nbytes)
-        if array.nbytes and isinstance(array, DeviceView):
-            self.cuda.memcpy_dtoh_async(there, array.address, self.stream)
-        self.stream.synchronize()                           # an earlier run may still read what was there
-        if isinstance(array, np.ndarray):
-            there[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-    def _fetch(self, array: np.ndarray, address: int) -> None:
-        """Copies from the device into a contiguous array; waits where the data is in the host's memory."""
-        if self.host is not None and address in self.host:
-            self.stream.synchronize()
-            array.reshape(-1).view(np.uint8)[:] = self.host.view(address, array.nbytes)
-        elif array.nbytes:
-            self.cuda.memcpy_dtoh_async(array.reshape(-1).view(np.uint8), address, self.stream)
-
     def address(self, ref: Ref) -> int:
         """Where a piece of memory is; of a counter in a round that is recorded, its value."""
-        ref = self.recorder.counters.get(ref, ref)
-        return self.regions[ref.region][ref.index] + ref.offset
+        return super().address(self.recorder.counters.get(ref, ref))
 
     def _steps(self, steps: Sequence[Step]) -> None:
         if self.runs == 0 or not self.use_graphs:
@@ -509,7 +275,7 @@ class CudaBackend:
 
     def _read(self, ref: Ref, dtype) -> int:
         value = self.flag[:np.dtype(dtype).itemsize]
-        self._fetch(value, self.address(ref))
+        self.copy_out(value, self.address(ref))
         self._wait()
         return int(value.view(dtype)[0])
 
@@ -549,57 +315,14 @@ class CudaBackend:
         inputs = []
         for ref, shape in step.arguments:
             array = np.empty(shape.dimensions, numpy_dtype(shape.element_type))
-            self._fetch(array, self.address(ref))
+            self.copy_out(array, self.address(ref))
             inputs.append(array)
         self._wait()
         for (ref, _), answer in zip(step.results, answered(step, self.host_functions[step], inputs)):
-            self._send(self.address(ref), np.ascontiguousarray(answer))
+            self.copy_in(self.address(ref), np.ascontiguousarray(answer))
         self.stream.synchronize()
 
 
 def _lasts(array: Argument) -> bool:
     """Whether the memory of an argument does not change until everything on the stream has run."""
     return isinstance(array, Fixed) or isinstance(array, DeviceView) and isinstance(array.holder, DeviceArray)
-
-
-class _Inside:
-    """A context manager for the backend's GPU context; errors of the driver become RunErrors."""
-
-    def __init__(self, backend: CudaBackend):
-        self.backend = backend
-
-    def __enter__(self) -> None:
-        self.backend.context.push()
-
-    def __exit__(self, kind, error, _) -> None:
-        if error is not None:
-            self.backend.check_lost()
-        self.backend.context.pop()
-        if isinstance(error, self.backend.cuda.MemoryError):
-            raise RunError(f"out of memory on the GPU's side: {error}") from None
-        if isinstance(error, self.backend.cuda.Error):
-            raise RunError(f"the GPU reported: {error}", hint=graphs.ONE_BY_ONE) from None
-
-
-def check_architecture(packed: Container, device: str, capability: tuple[int, int]) -> None:
-    """A cubin runs on GPUs of its major and at least its minor version; one of sm_90a and similar on exactly these."""
-    digits = packed.arch.removeprefix("sm_")
-    number = digits.rstrip("af")
-    if not number.isdigit():
-        raise RunError(f"the program was compiled for {packed.arch!r}, which is not a GPU architecture")
-    major, minor = divmod(int(number), 10)
-    same = (major, minor) == tuple(capability)
-    if not (same or (digits == number and major == capability[0] and minor <= capability[1])):
-        arch = f"sm_{capability[0]}{capability[1]}"
-        known = device_named(device, arch)
-        raise RunError(f"this program was compiled for {packed.arch}; {device} is {arch}",
-                       hint=f"hloc compile --target {known.arch if known else arch}")
-
-
-def launches(steps: Sequence[Step]) -> list[Launch]:
-    """All launches of a plan, also those in loops and branches."""
-    return [step for step in all_steps(steps) if isinstance(step, Launch)]
-
-
-def _mib(size: int) -> str:
-    return f"{size / MIB:,.1f}" if size >= MIB else f"{size / MIB:.3f}"

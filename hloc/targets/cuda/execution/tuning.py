@@ -92,7 +92,7 @@ def chosen_variants(kernels: Sequence[Kernel | Tile], gpu: Machine, path: Path, 
 
 def _device_here(gpu: Machine) -> str | None:
     """The file's name of the device that is present, if it is the one to compile for; else None."""
-    from hloc.targets.cuda.execution.runtime import device_machine, driver
+    from hloc.targets.cuda.execution.context import device_machine, driver
     here = device_machine()
     if gpu not in (here, device_named(here.name, here.arch)):
         return None
