@@ -127,8 +127,9 @@ def with_expressions(statement: S, change: Callable[[ir.Expr], ir.Expr]) -> S:
         return statement._replace(value=change(statement.value))     # type: ignore[return-value]    # of the same type
     if isinstance(statement, ir.Mutable):
         return statement._replace(initial=change(statement.initial))
-    if isinstance(statement, ir.Store):
-        return statement._replace(position=change(statement.position), value=change(statement.value))
+    if isinstance(statement, (ir.Store, ir.Atomic)):
+        return statement._replace(position=change(statement.position),    # type: ignore[return-value]    # likewise
+                                  value=change(statement.value))
     return statement
 
 

@@ -38,7 +38,7 @@ NEAR = 1.02                     # times what the bytes take: as quick
 def chosen_form(kernel: ir.Kernel, gpu: Machine, schedule: str = "") -> Form:
     """The Form of a kernel. schedule: by hand; "": the chosen one. Raises Refused for one that does not apply."""
     steps = read_steps(schedule) if schedule else candidates(kernel, gpu)[0].steps
-    return form_of(distributed(kernel, gpu), steps, gpu)
+    return form_of(grid_nest_of(distributed(kernel, gpu)), steps, gpu)
 
 
 def candidates(kernel: ir.Kernel, gpu: Machine) -> list[Candidate]:
@@ -52,23 +52,23 @@ def candidates(kernel: ir.Kernel, gpu: Machine) -> list[Candidate]:
 
 def every(kernel: ir.Kernel, gpu: Machine) -> list[tuple[Step, ...]]:
     """All schedules of all rules that apply, also those that are never looked at."""
-    kernel, found = distributed(kernel, gpu), list[tuple[Step, ...]]()
-    for steps in (steps for rule in _rules(grid_nest_of(kernel)) for options in rule for steps in options):
+    nest, found = grid_nest_of(distributed(kernel, gpu)), list[tuple[Step, ...]]()
+    for steps in (steps for rule in _rules(nest) for options in rule for steps in options):
         with suppress(Refused):
-            form_of(kernel, steps, gpu)
+            form_of(nest, steps, gpu)
             found.append(steps)
     return found
 
 
 @lru_cache(maxsize=4096)
 def _candidates(kernel: ir.Kernel, gpu: Machine) -> tuple[Candidate, ...]:
-    kernel = distributed(kernel, gpu)
+    nest = grid_nest_of(distributed(kernel, gpu))
     found, refused = list[Candidate](), ""
-    for rule in _rules(grid_nest_of(kernel)):
+    for rule in _rules(nest):
         before = math.inf
         for options in rule:
             try:
-                steps, form = _first(kernel, options, gpu)
+                steps, form = _first(nest, options, gpu)
             except Refused as error:
                 refused = str(error)
                 continue
@@ -89,12 +89,12 @@ def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda one: one.cycles))
 
 
-def _first(kernel: ir.Kernel, options: Iterable[tuple[Step, ...]], gpu: Machine) -> tuple[tuple[Step, ...], Form]:
+def _first(nest: GridNest, options: Iterable[tuple[Step, ...]], gpu: Machine) -> tuple[tuple[Step, ...], Form]:
     """The first of these schedules that applies. Raises Refused if none does, for the reason of the last."""
     reason = Refused("no schedule")
     for steps in options:
         try:
-            return steps, form_of(kernel, steps, gpu)
+            return steps, form_of(nest, steps, gpu)
         except Refused as error:
             reason = error
     raise reason

@@ -24,7 +24,8 @@ from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.forms import Form, geometry_of
 from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE
-from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Own, Scan, Spread, Total
+from hloc.targets.cuda.loops.rows import Own, Scan, Spread
+from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Total
 from hloc.targets.cuda.loops.vector_accesses import Packs
 
 UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed

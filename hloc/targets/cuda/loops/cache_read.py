@@ -9,7 +9,8 @@ teams.py distributes the array over the lanes. No lane holds more than REGISTERS
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -34,26 +35,32 @@ class Place(NamedTuple):
     constant: int
 
 
-def with_cache_read(kernel: ir.Kernel, lanes: int, buffers: Collection[str]) -> ir.Kernel:
+def with_cache_read(kernel: ir.Kernel, lanes: int, buffers: tuple[str, ...]) -> ir.Kernel:
     """The kernel with kept rows of these buffers. Raises Refused if one is not read twice, or rows are too long."""
+    changed, arrays = _with_kept(kernel, buffers)
+    most = REGISTERS if lanes < LARGEST_BLOCK else REGISTERS_OF_LARGEST
+    if sum(registers(a.type, a.size, lanes) for a in arrays) > most:
+        raise Refused(f"{lanes} lanes have no registers for {', '.join(buffers)}")
+    return changed
+
+
+@lru_cache(maxsize=32)
+def _with_kept(kernel: ir.Kernel, buffers: tuple[str, ...]) -> tuple[ir.Kernel, list[ir.Local]]:
+    """The kernel with kept rows of these buffers, and the arrays of its rows. Raises Refused."""
     row = parallel_loop(kernel)
     body: tuple[ir.Stmt, ...] = row.body if row else kernel.body
-    left = (REGISTERS if lanes < LARGEST_BLOCK else REGISTERS_OF_LARGEST) - \
-        sum(registers(s.type, s.size, lanes) for s in body if isinstance(s, ir.Local))
     arrays: list[ir.Local] = []
     kept: set[str] = set()
     for found in _rows_of(kernel):
         for place, loops in found.readers():
             if place.buffer in buffers:
                 arrays.append(ir.Local(f"cached{len(arrays)}", place.type, found.loops[0].trip_count))
-                left -= registers(place.type, arrays[-1].size, lanes)
                 body, kept = found.keep(body, place, loops, arrays[-1]), kept | {place.buffer}
-    if left < 0:
-        raise Refused(f"{lanes} lanes have no registers for {', '.join(buffers)}")
     if kept != set(buffers):
         raise Refused(f"read once, or at other places: {', '.join(set(buffers) - kept)}")
     body = (*arrays, *body)
-    return kernel._replace(body=tuple(s._replace(body=body) if s is row else s for s in kernel.body) if row else body)
+    changed = tuple(s._replace(body=body) if s is row else s for s in kernel.body) if row else body
+    return kernel._replace(body=changed), [s for s in body if isinstance(s, ir.Local)]
 
 
 def read_again(kernel: ir.Kernel) -> list[str]:
@@ -85,12 +92,20 @@ class _Row:
 
     def __init__(self, loops: list[ir.For], known: dict[str, Affine], readable: set[str], changing: set[str]):
         self.loops, self.known, self.readable, self.changing = loops, known, readable, changing
+        self.varying = {s.name: defined(s.body) | changing for s in loops}
+        self.places: dict[tuple[ir.Load, str], Place | None] = {}
 
     def place(self, load: ir.Load, loop: ir.For) -> Place | None:
         """The place that a loop reads, or None if its position is not an affine form of the row and the counter."""
+        key = load, loop.name
+        if key not in self.places:
+            self.places[key] = self._place(load, loop)
+        return self.places[key]
+
+    def _place(self, load: ir.Load, loop: ir.For) -> Place | None:
         form = affine(load.position, self.known)
         factors = form.factors if load.buffer in self.readable else None
-        if not factors or not factors.get(loop.name) or (defined(loop.body) | self.changing) & factors.keys():
+        if not factors or not factors.get(loop.name) or self.varying[loop.name] & factors.keys():
             return None
         factors = {COUNTER if name == loop.name else name: n for name, n in factors.items()}
         return Place(load.buffer, load.type, tuple(sorted(factors.items())), form.constant)

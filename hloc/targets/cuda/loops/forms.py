@@ -1,7 +1,7 @@
 """Forms: a kernel as threads run it, by the steps of a schedule: in tiles, in vectors, by teams, or iteration by
 iteration.
 
-In: a Kernel and steps over its GridNest (nest.py). Out: a Form, or Refused with the reason; its launch geometry. How
+In: the GridNest of a Kernel (nest.py) and steps. Out: a Form, or Refused with the reason; its launch geometry. How
 axes are bound says what is printed:
 
     d1 lane, d0 lane                            a thread for each element
@@ -34,7 +34,6 @@ from hloc.targets.cuda.loops.nest import (
     ROW,
     WARP,
     GridNest,
-    grid_nest_of,
 )
 from hloc.targets.cuda.loops.scatter_owners import with_scatter_owners
 from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, TeamKernel, refuse_threads, team_kernel
@@ -70,9 +69,9 @@ class Form(NamedTuple):
             self.team.rows if self.team else elements_of(loop) if loop else 1
 
 
-def form_of(kernel: ir.Kernel, steps: Sequence[Step], gpu: Machine) -> Form:
-    """The form of a kernel of distributed() with this schedule. Raises Refused."""
-    nest = apply_steps(grid_nest_of(kernel), steps, GRID_STEPS)
+def form_of(nest: GridNest, steps: Sequence[Step], gpu: Machine) -> Form:
+    """The form of a kernel of distributed(), whose nest this is, with a schedule. Raises Refused."""
+    nest = apply_steps(nest, steps, GRID_STEPS)
     return _by_elements(nest) if nest.space else _by_rows(nest, gpu)
 
 

@@ -3,7 +3,7 @@
 In: a Form and the GPU. Out: its text and launch geometry. hloc/targets/printer.py prints everything that is the same as
 in C; this file prints the statements that only teams (teams.py) have.
 
-    kernel_source(form_of(kernel, steps, gpu), "k0_reduce_add", gpu)
+    kernel_source(form_of(nest, steps, gpu), "k0_reduce_add", gpu)
 """
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from hloc.targets.cuda.loops.index_width import fits
 from hloc.targets.cuda.loops.nest import LANES as WARP
 from hloc.targets.cuda.loops.nest import LARGEST_BLOCK
 from hloc.targets.cuda.loops.printing import Pack, head, print_pack
-from hloc.targets.cuda.loops.teams import LOOKED_AT, Scan, Spread, TeamKernel, Total
+from hloc.targets.cuda.loops.rows import Scan, Spread
+from hloc.targets.cuda.loops.teams import LOOKED_AT, TeamKernel, Total
 from hloc.targets.cuda.loops.transposes import print_tiled
 from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
 from hloc.targets.cuda.loops.vectors import print_vectors

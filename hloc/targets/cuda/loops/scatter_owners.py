@@ -23,7 +23,7 @@ from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, If, Kernel, Let, Stmt, Var
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
-from hloc.targets.cuda.loops.teams import Own, Scan
+from hloc.targets.cuda.loops.rows import Own, Scan
 from hloc.targets.cuda.loops.updates import Place, Updates, place_of, updates_of
 
 WARPS_PER_SM = 8

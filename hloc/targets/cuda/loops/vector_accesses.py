@@ -19,7 +19,8 @@ from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import Buffer, Expr, For, If, Load, Stmt, Store, While
 from hloc.kernels.walks import defined, expressions, parts, walk
 from hloc.targets.cuda.loops.cache_read import unconditional
-from hloc.targets.cuda.loops.teams import Own, Spread, TeamKernel
+from hloc.targets.cuda.loops.rows import Own, Spread
+from hloc.targets.cuda.loops.teams import TeamKernel
 
 PACK_BYTES = 16
 WIDTHS = (16, 8, 4, 2)

@@ -1,0 +1,211 @@
+"""Rows: what the lanes of a team may share of the iterations of a kernel's PARALLEL loop, whatever number they are.
+
+In: a Kernel. Out: its Rows: which loops of a row have independent iterations (Spread), and where its Local arrays lie.
+
+    for i0 PARALLEL: v0 = 0; for i1 VECTOR: v0 += x[i0 * 768 + i1]; out[i0] = v0       spreads: i1 of 768: v0 += ...
+
+A Local array that every loop reads and writes only at the index of its iteration is split over the lanes, so that it
+fits into registers. Any other Local of a row is in shared memory.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels import ir
+from hloc.kernels.affine import Affine, affine, forms, injective, of_names
+from hloc.kernels.schedule.nest import most_iterations
+from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk
+from hloc.targets.cuda.loops.iteration_space import parallel_loop
+
+Own = Any      # a statement of the loop IR, or a Spread, Total or Scan; loops, too, hold these before they are printed
+
+
+class Spread(NamedTuple):
+    """The loops of `counters` fused into one, with its iterations distributed over the lanes. slots: iterations of one
+    lane, if the body indexes split Local arrays by `slot`; else 0."""
+
+    counters: tuple[tuple[str, int | ir.Expr], ...]
+    body: tuple[ir.Stmt, ...]
+    slots: int = 0
+
+
+class Scan(NamedTuple):
+    """The serial loops of `counters` fused into one, for a warp: lanes test LOOKED_AT iterations at once. The body ends
+    in an If; the iterations that meet its condition are executed by all lanes together, one after the other."""
+
+    counters: tuple[tuple[str, int], ...]
+    body: tuple[ir.Stmt, ...]
+
+
+class Rows:
+    """A kernel's rows. before: statements around them; body: of one row, named by `counter`; spreads: id of a For ->
+    its Spread; loaded: buffers that a row reads; mutables, locals: those that are declared where all lanes run them;
+    places: of the locals: split, shared or private."""
+
+    def __init__(self, kernel: ir.Kernel) -> None:
+        loop = parallel_loop(kernel)
+        self.before = tuple(s for s in kernel.body if s is not loop) if loop else ()
+        self.body = loop.body if loop else kernel.body
+        self.counter, self.count = (loop.name, loop.trip_count) if loop else ("", 1)
+        self.known, self.buffers = forms((*self.before, *self.body)), {b.name for b in kernel.buffers}
+        self.scans, self.joins = (any(isinstance(s, kind) for s in self.body) for kind in (Scan, ir.Last))
+        self.spreads: dict[int, Spread] = {}
+        self.mutables: dict[str, ir.Mutable] = {}
+        self.locals: dict[str, ir.Local] = {}
+        self.loaded = {load.buffer for load in loads(self.body)}
+        for s in self.row_level(self.body):
+            if isinstance(s, ir.Mutable):
+                self.mutables[s.name] = s
+            elif isinstance(s, ir.Local):
+                self.locals[s.name] = s
+            elif isinstance(s, ir.For) and (spread := self._spread(s)) is not None:
+                self.spreads[id(s)] = spread
+        self.places = self._places()
+
+    def row_level(self, statements: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
+        """The statements that all lanes run, outer before inner, in order; of distributed loops, not what is inside."""
+        for s in statements:
+            yield s
+            if isinstance(s, ir.If):
+                yield from self.row_level(s.then + s.otherwise)
+            elif id(s) not in self.spreads and (body := getattr(s, "body", None)) is not None:
+                yield from self.row_level(body)
+
+    def lengths(self) -> list[int]:
+        """The most iterations of each distributed loop; 0: unknown."""
+        named = {s.name: s.value for s in self.row_level(self.body) if isinstance(s, ir.Let)}
+        return [math.prod(most_iterations(n, named) for _, n in s.counters) for s in self.spreads.values()]
+
+    def _spread(self, loop: ir.For) -> Spread | None:
+        """The deepest loop nest from this loop on with independent iterations, as one loop; None if there is none."""
+        if loop.kind == ir.VECTOR:
+            sums = assigned(loop.body) & self.mutables.keys()
+            apart = all(self.mutables[name].reassociable for name in sums)
+            return Spread(((loop.name, loop.extent),), loop.body) if apart else None
+        chain, moved = [loop], []
+        while len(inner := [s for s in chain[-1].body if isinstance(s, ir.For)]) == 1 \
+                and all(isinstance(s, (ir.Let, ir.For)) for s in chain[-1].body):
+            moved.append(tuple(s for s in chain[-1].body if isinstance(s, ir.Let)))
+            chain.append(inner[0])
+        for length in range(len(chain), 0, -1):
+            nest = chain[:length]
+            if all(isinstance(s.extent, int) for s in nest) and self._independent(nest):
+                lets = tuple(s for part in moved[:length - 1] for s in part)
+                return Spread(tuple((s.name, s.extent) for s in nest), lets + nest[-1].body)
+        return None
+
+    def _independent(self, nest: list[ir.For]) -> bool:
+        """Whether no iteration of the nest reads what another writes, except accumulators to be reduced later."""
+        body = nest[0].body
+        inside = {s.name for s in walk(body) if isinstance(s, (ir.Mutable, ir.Local))}
+        if any(isinstance(s, (ir.Atomic, ir.Barrier, ir.Shared)) for s in walk(body)):
+            return False
+        if not all(self.only_accumulated(name, body) for name in assigned(body) - inside):
+            return False
+        written = [(s, around) for s, around in _with_loops(nest[:1]) if s.buffer not in inside]
+        moving = defined(body) - {s.name for s in walk(nest[:1]) if isinstance(s, ir.For)}
+        places: dict[str, Affine] = {}
+        for store, around in written:
+            place = affine(store.position, self.known)
+            factors, extents = place.factors, {s.name: s.extent for s in around if isinstance(s.extent, int)}
+            if factors is None or moving & factors.keys() or places.setdefault(store.buffer, place) != place \
+                    or len(extents) < len(around) or not injective(factors, extents):
+                return False
+        return all(affine(load.position, self.known) == places[load.buffer]
+                   for load in loads(body) if load.buffer in places)
+
+    def only_accumulated(self, name: str, statements: tuple[ir.Stmt, ...]) -> bool:
+        """Whether this is a reassociable Mutable that these statements only update, with no other use of its value."""
+        if name not in self.mutables or not self.mutables[name].reassociable:
+            return False
+        derived: dict[str, ir.Expr] = {}
+        for statement in walk(statements):
+            used = [p for p in parts(expressions(statement))
+                    if isinstance(p, ir.Var) and (p.name == name or p.name in derived)]
+            if used and isinstance(statement, ir.Let):
+                derived[statement.name] = statement.value
+            elif isinstance(statement, ir.Assign) and statement.name == name:
+                if not self._takes_in(name, statement.value, derived):
+                    return False
+            elif used:
+                return False
+        return True
+
+    def _takes_in(self, name: str, value: ir.Expr, derived: dict[str, ir.Expr]) -> bool:
+        """Whether the value is v, or op(v, an expression without v), or a select between such values."""
+        if isinstance(value, ir.Var):
+            return value.name == name or value.name in derived and self._takes_in(name, derived[value.name], derived)
+        if not isinstance(value, ir.Apply):
+            return False
+        holds = [a for a in value.arguments if _reads(a, {name, *derived})]
+        is_choice = value.op == "select" and holds == list(value.arguments[1:])
+        is_term = value.op == self.mutables[name].reassociable and len(holds) == 1
+        return (is_choice or is_term) and all(self._takes_in(name, a, derived) for a in holds)
+
+    # -- Local arrays ----------------------------------------------------------------------------------------------
+
+    def _places(self) -> dict[str, str]:
+        """Where each Local is. split: over the lanes; private: each lane has an identical copy; shared: one per
+        team."""
+        touched, places = [(s, touched_by(s.body)) for s in self.spreads.values()] if self.locals else [], {}
+        for name in self.locals:
+            spreads = [s for s, names in touched if name in names]
+            is_own = all(self._own(name, s) for s in spreads) and not self._at_row_level(name)
+            places[name] = "private" if not spreads else "split" if is_own else "shared"
+        return places
+
+    def placed(self, place: str) -> list[ir.Local]:
+        """The Locals there."""
+        return [s for name, s in self.locals.items() if self.places[name] == place]
+
+    def shared_bytes(self) -> int:
+        return sum(map(bytes_of, self.placed("shared")))
+
+    def _own(self, name: str, spread: Spread) -> bool:
+        """Whether every access in the loop is at the index of its iteration."""
+        wanted, stride = {}, 1
+        for counter, extent in reversed(spread.counters):
+            wanted[counter] = stride
+            stride *= extent if isinstance(extent, int) else 1
+        positions = [s.position for s in stores(spread.body) if s.buffer == name]
+        positions += [load.position for load in loads(spread.body) if load.buffer == name]
+        return all(affine(p, self.known) == of_names(wanted) for p in positions)
+
+    def _at_row_level(self, name: str) -> bool:
+        return any(name in touched_by((s,)) for s in self.row_level(self.body)
+                   if not isinstance(s, ir.If) and not hasattr(s, "body"))
+
+
+@lru_cache(maxsize=32)
+def rows_of(kernel: ir.Kernel) -> Rows:
+    """The Rows of a kernel, which schedules of different lanes share."""
+    return Rows(kernel)
+
+
+def bytes_of(array: ir.Local | ir.Shared) -> int:
+    return array.size * ELEMENT_TYPES[array.type].bytes
+
+
+def _with_loops(statements: Iterable[Own],
+                around: tuple[ir.For, ...] = ()) -> Iterator[tuple[ir.Store, tuple[ir.For, ...]]]:
+    """All stores, each with the loops around it."""
+    for s in statements:
+        if isinstance(s, ir.Store):
+            yield s, around
+        elif isinstance(s, ir.If):
+            yield from _with_loops(s.then + s.otherwise, around)
+        elif hasattr(s, "body"):
+            yield from _with_loops(s.body, (*around, s) if isinstance(s, ir.For) else around)
+
+
+def _reads(expr: ir.Expr, names: set[str]) -> bool:
+    return any(isinstance(p, ir.Var) and p.name in names for p in parts([expr]))
+
+
+def touched_by(statements: tuple[ir.Stmt, ...]) -> set[str]:
+    """The buffers that statements read or write."""
+    return {load.buffer for load in loads(statements)} | {s.buffer for s in stores(statements)}
