@@ -25,7 +25,7 @@ from hloc.targets.cuda.target import cuda_target
 
 H100 = GPUS["h100"]
 SMALL = dataclasses.replace(H100, cores=1)
-FILES = ["cuda/vectors", "cuda/transposes", "cuda/cache_read", "cuda/joined_sums", "cuda/teams"]
+FILES = ["cuda/vectors", "cuda/transposes", "cuda/cache_read", "cuda/joined_sums", "cuda/places", "cuda/teams"]
 SUM = """a { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q) }
 ENTRY e { x = f32[9,777] parameter(0) z = f32[] constant(0) ROOT y = f32[9] reduce(x, z), dimensions={1}, to_apply=a }"""
 
@@ -50,7 +50,7 @@ def with_all_schedules(cases: list[Case], gpu: Machine = SMALL) -> tuple[list[Ca
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the emulation, is not installed")
 @pytest.mark.parametrize("name", FILES)
 def test_every_schedule_means_the_same(name, monkeypatch):
-    gpu = H100 if name == "cuda/joined_sums" else SMALL             # one of few cores has nothing to join
+    gpu = H100 if name in ("cuda/joined_sums", "cuda/places") else SMALL     # one of few cores has nothing to join
     cases, chosen = with_all_schedules(cases_of(name, gpu), gpu)
     assert len(cases) > 12 and all(steps_text(read_steps(text)) == text for text in chosen if text)
     sources = make_sources(program_of(cases), gpu, chosen)

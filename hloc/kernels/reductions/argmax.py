@@ -1,8 +1,9 @@
-"""The maximum or minimum of a row and its position (argmax): first the value, then the position, both in vectors.
+"""The maximum or minimum of a row and its position (argmax): first the value, then the position, both in vectors,
+or by the lanes of a GPU.
 
 In: a Reduction whose one reduce is such a pair, with positions counting along its one reduced loop, and a function that
 uses the totals. Out: statements in the Outline's builder. A single chain of comparisons would take ten cycles per
-element, and more with mispredicted branches.
+element, and more with mispredicted branches; on a GPU one thread would follow it.
 
     for i (VECTOR): v = max(v, x[i])                      NaN stays
     for i (VECTOR): p = min(p, x[i] == v or x[i] is NaN ? i : the greatest number)
@@ -21,14 +22,13 @@ from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, Var
 from hloc.kernels.monoids import FIRST, Choice, choice, identity
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.reduction import Reduction, places_count, side_roots
-from hloc.machine import Machine
 
 SHORTEST = 32                   # elements of a row
 
 
-def is_argmax(reduction: Reduction, machine: Machine) -> bool:
+def is_argmax(reduction: Reduction) -> bool:
     """Whether the loops below suit a reduction."""
-    if machine.kind != "cpu" or len(reduction.reduces) != 1 or sum(reduction.reduced) != 1 \
+    if len(reduction.reduces) != 1 or sum(reduction.reduced) != 1 \
             or not reduction.reduced[-1] or reduction.extents[-1] < SHORTEST:
         return False
     reduce = reduction.reduces[0]

@@ -61,7 +61,7 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     partial.is_written_out = _is_written_out(partial)
     chunks = _chunks(partial, machine)
     whole = chunks == 1 and partial is reduction
-    nest = ArgmaxNest if partial is reduction and is_argmax(reduction, machine) else Nest
+    nest = ArgmaxNest if partial is reduction and is_argmax(reduction) else Nest
     return Lowered((_one_phase(reduction, nest, machine),)) if whole else \
         _two_phases(reduction, partial, chunks, nest, machine)
 
@@ -154,10 +154,11 @@ def _lower_on_gpu(reduction: Reduction, machine: Machine) -> Lowered:
         scratch = BlockNest(reduction, columns, outline, machine, _bytes_read(reduction)).emit()
         return Lowered((outline.finish(cost=_cost(reduction, outline)),), scratch)
     chunks = _chunks(reduction, machine)
+    nest = ArgmaxNest if is_argmax(reduction) else Nest
     if chunks == 1:
-        return Lowered((_one_phase(reduction, Nest, machine),))
-    return _joined_rows(reduction, chunks, machine) if reduction.reduced[-1] else \
-        _two_phases(reduction, reduction, chunks, Nest, machine)
+        return Lowered((_one_phase(reduction, nest, machine),))
+    return _joined_rows(reduction, chunks, nest, machine) if reduction.reduced[-1] else \
+        _two_phases(reduction, reduction, chunks, nest, machine)
 
 
 def _bytes_read(reduction: Reduction) -> int:
@@ -166,13 +167,13 @@ def _bytes_read(reduction: Reduction) -> int:
     return sum(s.num_elements * ELEMENT_TYPES[s.element_type].bits // 8 for s in shapes)
 
 
-def _joined_rows(reduction: Reduction, chunks: int, machine: Machine) -> Lowered:
+def _joined_rows(reduction: Reduction, chunks: int, kind: type[Nest], machine: Machine) -> Lowered:
     """Rows in chunks: the last team that finishes with a chunk of a row combines the partial results of the row."""
     outline = Outline(reduction.group)
     b, types, results = outline.builder, [t for _, _, t in reduction.accumulators], reduction.results
     joining = Reduction(reduction.group, reduction.reduces, reduction.dimensions,
                         [*reduction.kept_extents, chunks], [False] * len(reduction.kept_extents) + [True])
-    nest = Nest(reduction, outline, machine, chunks)
+    nest = kind(reduction, outline, machine, chunks)
     join = Nest(joining, outline, machine, values=_partials(joining, outline, types))
 
     def keep(counters: list[Index], totals: list[Expr]) -> None:
