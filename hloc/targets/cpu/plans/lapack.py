@@ -3,7 +3,7 @@
 In: a host call of a plan. Out: the constant of the driver that runtime/lapack.c executes, or None if Python makes the
 call: SciPy is not installed, or the call has another form than those below.
 
-    lapack_call(HostCall("lapack_sgetrf_ffi", ...))    "{4, 16, 1, 16448, {{HLOC_TRANSPOSE, ...}}, ...}"
+    lapack_call(HostCall("lapack_sgetrf_ffi", ...))    "{4, 16, 1, 16448, {{HLOC_MOVE_TRANSPOSE, ...}}, ...}"
 """
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ class _Call:
 
     def move(self, what: str, source: Place, target: Place, rows: int, columns: int = 1, type: str = "",
              beside: Place = INFO, if_failed: bool = False) -> Move:
-        return Move(f"HLOC_{what}", int(if_failed), source, target, beside, rows, columns, _bytes(type or self.element))
+        return Move(f"HLOC_MOVE_{what}", int(if_failed), source, target, beside, rows, columns,
+                    _bytes(type or self.element))
 
     def load(self, rows: int, columns: int) -> Place:
         """The next operand in scratch memory, column by column."""

@@ -69,21 +69,21 @@ static void move(const place *p, const hloc_lapack_move *m) {
   const long rows = m->rows, columns = m->columns, element = m->element, bytes = rows * columns * element;
   char *to = find(p, m->to);
   switch (m->what) {
-    case HLOC_TRANSPOSE: transpose(to, find(p, m->from), rows, columns, element); break;
-    case HLOC_COPY: memcpy(to, find(p, m->from), bytes); break;
-    case HLOC_ZERO: memset(to, 0, bytes); break;
-    case HLOC_NAN:
+    case HLOC_MOVE_TRANSPOSE: transpose(to, find(p, m->from), rows, columns, element); break;
+    case HLOC_MOVE_COPY: memcpy(to, find(p, m->from), bytes); break;
+    case HLOC_MOVE_ZERO: memset(to, 0, bytes); break;
+    case HLOC_MOVE_NAN:
       for (long i = 0; i < rows * columns; i++)
         if (element == 4) ((float *)to)[i] = NAN;
         else ((double *)to)[i] = NAN;
       break;
-    case HLOC_LOWER:
+    case HLOC_MOVE_LOWER:
       for (long c = 1; c < columns; c++) memset(to + c * rows * element, 0, (c < rows ? c : rows) * element);
       break;
-    case HLOC_UPPER:
+    case HLOC_MOVE_UPPER:
       for (long c = 0; c + 1 < rows; c++) memset(to + (c * rows + c + 1) * element, 0, (rows - c - 1) * element);
       break;
-    case HLOC_PAIRS: join_pairs(to, find(p, m->from), find(p, m->beside), rows, element); break;
+    case HLOC_MOVE_PAIRS: join_pairs(to, find(p, m->from), find(p, m->beside), rows, element); break;
   }
 }
 

@@ -24,7 +24,8 @@ typedef struct {
  *   LOWER, UPPER  zeros outside of that triangle of a column-major matrix
  *   PAIRS         columns of real numbers become a row-major matrix of complex ones: where `beside` is not 0, two
  *                 columns are the real and the imaginary parts of a number and its conjugate */
-enum { HLOC_END, HLOC_TRANSPOSE, HLOC_COPY, HLOC_ZERO, HLOC_NAN, HLOC_LOWER, HLOC_UPPER, HLOC_PAIRS };
+enum { HLOC_MOVE_END, HLOC_MOVE_TRANSPOSE, HLOC_MOVE_COPY, HLOC_MOVE_ZERO, HLOC_MOVE_NAN, HLOC_MOVE_LOWER,
+       HLOC_MOVE_UPPER, HLOC_MOVE_PAIRS };
 typedef struct {
   int what, if_failed;                              /* if_failed: only where LAPACK's info is not 0 */
   hloc_lapack_place from, to, beside;
