@@ -40,7 +40,7 @@ class Arguments(ctypes.Structure):
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: width.replace(" ", "-"))
 def entries(request):
     """The entries of attention.h for a number of queries, compiled for one width of vectors."""
-    names = ("attention", "attention_kernels", "attention_pairs", "attention_pairs_kernels", "attention_thin", "pool")
+    names = ("attention", "attention_pairs", "attention_thin", "pool")
     flags = [*FLAGS, *WIDTHS[request.param]]
 
     def make(folder: Path) -> Path:

@@ -1,11 +1,9 @@
 """Which library kernels are compiled with a program: those that it may call, and no others."""
-from dataclasses import replace
 
 import pytest
 
 from hloc import api
 from hloc.errors import BuildError
-from hloc.machine import Machine
 from hloc.targets import find
 from hloc.targets.cpu.program.sources import Sources, make_sources
 from hloc.targets.target import Target
@@ -63,7 +61,7 @@ def sources_of(body: str, target: Target) -> Sources:
 
 @pytest.mark.parametrize("body, units", [
     ("p = f32[4] parameter(0)", []),
-    (ATTENTION, ["attention.c", "attention_kernels.c"]),
+    (ATTENTION, ["attention.c"]),
     (ATTENTION + GRADIENT, ["gemm_f32.c"]),                   # the weights are kept for the gradient
     ("x = f32[8,100] parameter(0) t = (f32[8,5], s32[8,5]) topk(x), k=5, largest=true", []),
     ("x = f16[8,100] parameter(0) t = (f16[8,5], s32[8,5]) topk(x), k=5, largest=true", []),
@@ -102,33 +100,6 @@ def sources_of(body: str, target: Target) -> Sources:
 def test_units(body, units):
     found = sources_of(body, find("cpu")).runtime_units()
     assert [unit for unit in found if unit not in ("pool.c", "turn.c")] == units
-
-
-MACHINE = Machine("test", "cpu", 4, 64, 1 << 15, 1 << 20, 1e10, 1e-6)
-
-
-@pytest.mark.parametrize("body, unit, parts", [
-    (dot("f32[1024,1024]", "f32[1024,1024]"), "gemm_f32.c", "BLOCKS KERNELS PACKING PACKING_ROWS"),
-    (dot("f32[1000,1000]", "f32[1000,200]"), "gemm_f32.c", "A BLOCKS HALF_A PACKING_ROWS"),   # B is packed for all
-    (dot("f32[40,100]", "f32[100,96]"), "gemm_f32.c", "AB BLOCKS"),                   # both lie as tiles want them
-    (dot("f32[41,100]", "f32[100,96]"), "gemm_f32.c", "AB B BLOCKS PACKING"),           # a last odd row is packed
-    (dot("f32[40,100]", "f32[100,100]"), "gemm_f32.c", "AB BLOCKS HALF_A PACKING_ROWS"),     # four columns are left
-    (dot("f32[40,100]", "f32[100,120]"), "gemm_f32.c", "A AB BLOCKS PACKING_ROWS"),          # more than half a tile: packed
-    (dot("f32[1,4096]", "f32[4096,1024]"), "gemm_f32.c", "THIN THIN_ROWS_1"),
-    (dot("f32[1024,4096]", "f32[4096,1]"), "gemm_f32.c", "THIN THIN_DOTS_1"),
-    (dot("f16[40,100]", "f16[100,96]"), "gemm_f16.c", "BLOCKS KERNELS PACKING PACKING_ROWS"),        # widened while they are packed
-    ("x = c64[32,64] parameter(0) y = c64[32,64] fft(x), fft_type=FFT, fft_length={64}", "fft_f32.c", ""),
-    ("x = c64[3,64] parameter(0) y = c64[3,64] fft(x), fft_type=FFT, fft_length={64}", "fft_f32.c", "FFT_ONE"),
-    ("x = f64[32,60] parameter(0) y = c128[32,31] fft(x), fft_type=RFFT, fft_length={60}", "fft_f64.c",
-     "FFT_MANY_ODD FFT_ONE FFT_ONE_ODD"),
-    ("x = f32[64,64] parameter(0) y = f32[64,64] cholesky(x)", "triangular_f32.c", "CHOLESKY"),
-    (ATTENTION, "attention_kernels.c", ""),
-    (ATTENTION.replace("64", "40"), "attention_kernels.c", "ACROSS_ONE ALONG_ONE"),  # eight queries are left
-], ids=["large", "rests", "small", "odd rows", "half a tile", "most of a tile", "one row", "one column", "f16", "powers of two", "few lines", "odd steps",
-        "cholesky", "attention", "rest of queries"])
-def test_parts(body, unit, parts):
-    found = sources_of(body, replace(find("cpu"), machine=MACHINE)).parts()
-    assert sorted(part.removeprefix("KERNELS_") for part in found[unit]) == parts.split()
 
 
 CONVOLUTION = windows("f32[2,16,16,64]", "f32[3,3,64,64]", "f32[2,14,14,64]", "3x3", "")

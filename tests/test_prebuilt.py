@@ -5,8 +5,14 @@ import pytest
 from test_runtime import compiled as compile_text
 
 from hloc.targets.cpu.building import library_objects, prebuilt
-from hloc.targets.cpu.building.library_kernels import ALGORITHM_UNITS, ATTENTION_UNITS, FAST_TYPES, GENERIC, units_of
-from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
+from hloc.targets.cpu.building.library_kernels import (
+    ALGORITHM_UNITS,
+    ATTENTION_UNITS,
+    FAST_TYPES,
+    GENERIC,
+    compilation,
+    units_of,
+)
 from hloc.targets.cpu.plans.complex_matmul import PARTS
 
 ENTRIES = [*(("gemm", type) for type in (*FAST_TYPES["gemm"], *PARTS)), *(name.split("_", 1) for name in GENERIC),
@@ -18,19 +24,15 @@ DOUBLE = "HloModule double\nENTRY e { x = f32[3] parameter(0)  ROOT y = f32[3] a
 
 @pytest.mark.parametrize("kind, type", ENTRIES)
 def test_all_that_a_program_may_call_is_there(kind, type):
-    """However few parts it needs: each is an object of its own."""
-    known, units = set(prebuilt.all_library_kernels()), [*units_of(kind, type), "pool.c", "call.c"]
-    assert {*compiled(units, {})} <= known
-    for unit in units:
-        for part in IN_PARTS.get(kind_of_unit(unit), ()):
-            assert {*compiled([unit], {unit: {part}})} <= known
+    known = set(prebuilt.all_library_kernels())
+    assert {compilation(unit) for unit in (*units_of(kind, type), "pool.c", "call.c")} <= known
 
 
 @pytest.fixture
 def few(tmp_path, monkeypatch):
     """The folder of an installation that makes what every program needs, and nothing else."""
     folder = tmp_path / "prebuilt"
-    monkeypatch.setattr(prebuilt, "all_library_kernels", lambda: compiled(["pool.c", "call.c"], {}))
+    monkeypatch.setattr(prebuilt, "all_library_kernels", lambda: [compilation("pool.c"), compilation("call.c")])
     monkeypatch.setattr(library_objects, "PREBUILT", folder)
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("HLOC_PRECOMPILED", raising=False)

@@ -18,8 +18,8 @@ from hloc.files import opened
 from hloc.machine import available_cores
 from hloc.targets import sealed
 from hloc.targets.cpu.building import toolchain
+from hloc.targets.cpu.building.library_kernels import compilation
 from hloc.targets.cpu.building.library_objects import CALL, CPU_NEEDS, runtime_digest, runtime_object
-from hloc.targets.cpu.building.parts import compiled
 from hloc.targets.cpu.building.toolchain import Toolchain
 from hloc.targets.cpu.building.unit_times import UnitTime, timed
 from hloc.targets.cpu.execution.executable import MARK, VERSION, manifest
@@ -37,8 +37,8 @@ def build(sources: Sources, report: Report, times: list[UnitTime]) -> tuple[str,
     receives the time of each unit."""
     chain = toolchain.find(sources.machine)
     units = sources.units(available_cores())
-    parts = compiled((*sources.runtime_units(), CALL), sources.parts())
-    key = cache.digest(chain.identity(), runtime_digest(), repr(parts), *(unit.text for unit in units))
+    key = cache.digest(chain.identity(), runtime_digest(), repr(sources.runtime_units()),
+                       *(unit.text for unit in units))
     found = cache.opened(key, ".so")
     if found:
         return key, found
@@ -81,8 +81,8 @@ def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, out
     with cache.workspace() as folder, Workers(available_cores()) as cores, \
             Workers(16) as waiting:                    # another thread may be compiling a library kernel
         own = (*sources.runtime_units(), CALL, *((CPU_NEEDS,) if alone else ()))
-        library_kernels = [waiting.submit(_library_kernel, chain, unit, flags, digest, folder, times)
-                    for unit, flags in compiled(own, sources.parts())]
+        library_kernels = [waiting.submit(_library_kernel, chain, *compilation(unit), digest, folder, times)
+                           for unit in own]
         jobs = [cores.submit(_unit_object, chain, unit, folder / f"unit{number}.c", times)
                 for number, unit in enumerate(sorted(units, key=lambda unit: -len(unit.text)))]
         if alone:

@@ -3,7 +3,7 @@
 In: names of functions. Out: names of units: a file of runtime/, or `generic.c:gemm_c64`, one function of a file with
 many. Each unit is compiled once per machine (build.py), so a program should name only those that it calls.
 
-    gemm_f32        gemm_f32.c: those of its parts that the matmuls of a program need (product_parts.py)
+    gemm_f32        gemm_f32.c
     conv_rows_f32   the algorithm of most convolutions
 """
 from __future__ import annotations
@@ -22,8 +22,7 @@ GENERIC = ("gemm_pred", "gemm_u8", "gemm_u16", *(f"conv_{type}" for type in (
     "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f64", "c64", "c128", "s8_s32", "u8_s32")))
 # The matmuls of convolutions of other types, if not their own: "s8" and "s16" have sums of s32.
 PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8": "u8", "s16": "u16"}
-ATTENTION_UNITS = {"": ("attention.c", "attention_kernels.c"), "few": ("attention_thin.c",),
-                   "pairs": ("attention_pairs.c", "attention_pairs_kernels.c")}
+ATTENTION_UNITS = {"": "attention.c", "few": "attention_thin.c", "pairs": "attention_pairs.c"}
 FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
 # What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
@@ -40,15 +39,10 @@ def runtime_units(calls: Iterable[str]) -> list[str]:
     return [unit for kind, _, type in entries if kind in ENTRIES for unit in units_of(kind, type)]
 
 
-def file_of(unit: str) -> str:
-    """The file of runtime/ that holds a unit."""
-    return unit.partition(":")[0]
-
-
 def units_of(kind: str, type: str) -> list[str]:
     """The units for hloc_<kind>_<type>."""
     if kind == "attention":
-        return list(ATTENTION_UNITS[type])
+        return [ATTENTION_UNITS[type]]
     if kind in ("cholesky", "trisolve"):
         return [f"triangular_{type}.c"]
     if kind == "gemm" and type in PARTS:
@@ -74,12 +68,16 @@ def attention_kind(given: Mapping[str, Any], machine: Machine) -> str:
     return "pairs" if types == {"bf16"} and machine.has_pairs and depth % 2 == 0 and lies else ""
 
 
-def generic_flags(unit: str) -> tuple[str, ...]:
-    """The macros by which runtime/generic.c makes one function: of gemm_c64, conv_f64, conv_s8_s32."""
-    kind, _, types = unit.partition(":")[2].partition("_")
+def compilation(unit: str) -> tuple[str, tuple[str, ...]]:
+    """The file of a unit, and its macros: those by which runtime/generic.c makes one function, conv_s8_s32 for one."""
+    file, _, function = unit.partition(":")
+    if not function:
+        return file, ()
+    kind, _, types = function.partition("_")
     operand, _, total = types.partition("_")
-    return (f"-DHLOC_GENERIC_{kind.upper()}={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}",
-            f"-DHLOC_PRODUCT={PRODUCT_OF.get(types, types)}")
+    return file, (
+        f"-DHLOC_GENERIC_{kind.upper()}={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}",
+        f"-DHLOC_PRODUCT={PRODUCT_OF.get(types, types)}")
 
 
 def generic_conv(operand: str, total: str) -> str:

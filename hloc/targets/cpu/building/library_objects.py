@@ -46,9 +46,8 @@ def runtime_object(chain: Toolchain, unit: str, more: tuple[str, ...], sources: 
 
 
 def identity_of(chain: Toolchain, unit: str, more: tuple[str, ...], sources: str) -> tuple[str, tuple[str, ...]]:
-    """The key of a kernel's object, and its compiler flags."""
-    own = tuple(flag for flag in more if flag.startswith("-D") or not chain.is_clang)       # passes have gcc's names
-    flags = (*chain.library_kernel_flags(lean="HLOC_THIN" in "".join(more)), *own)
+    """The key of a kernel's object, and its compiler flags; more: macros."""
+    flags = (*chain.library_kernel_flags(), *more)
     return cache.digest("runtime", chain.identity(), sources, unit, *flags), flags
 
 

@@ -1,11 +1,11 @@
 """All library kernels of runtime/, compiled before any program needs them.
 
 In: this machine's compiler and CPU. Out: object files in the package (PREBUILT), under the keys of library_objects.py:
-some 260, 1.3 MB, half a minute of one core. An installation from source makes them (installation.py); if it could
+some 50, 1.5 MB, half a minute of one core. An installation from source makes them (installation.py); if it could
 not, or for another compiler, `hloc precompile` does.
 
-    build_all()         ->   (262, [])       their number, and the compiler's messages for refused ones
-    how_many()          ->   (262, 262)      present, and in total
+    build_all()         ->   (54, [])       their number, and the compiler's messages for refused ones
+    how_many()          ->   (54, 54)      present, and in total
 """
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from hloc.errors import BuildError
 from hloc.files import writing
 from hloc.machine import available_cores
 from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.library_kernels import GENERIC
+from hloc.targets.cpu.building.library_kernels import GENERIC, compilation
 from hloc.targets.cpu.building.library_objects import PREBUILT, identity_of, prebuilt_object, runtime_digest
-from hloc.targets.cpu.building.parts import IN_PARTS, compiled, kind_of_unit
 from hloc.targets.cpu.building.toolchain import RUNTIME, Toolchain
 from hloc.workers import Workers
 
@@ -30,10 +29,9 @@ Report = Callable[[str, int, int], None]
 
 
 def all_library_kernels() -> list[LibraryKernel]:
-    """Every file of runtime/, in all its parts and for all types."""
+    """Every file of runtime/, for all types."""
     files = [path.name for path in sorted(RUNTIME.glob("*.c")) if path.name != "generic.c"]
-    parts = {name: frozenset(IN_PARTS[kind]) for name in files if (kind := kind_of_unit(name))}
-    return compiled([*files, *(f"generic.c:{name}" for name in GENERIC)], parts)
+    return [compilation(unit) for unit in (*files, *(f"generic.c:{name}" for name in GENERIC))]
 
 
 def build_all(folder: Path = PREBUILT, report: Report = lambda *_: None) -> tuple[int, list[str]]:

@@ -86,9 +86,9 @@ class Toolchain:
         first = self.command[0]
         return os.path.realpath(shutil.which(first) or first), os.path.basename(first), *self.command[1:]
 
-    def library_kernel_flags(self, *, lean: bool = False) -> tuple[str, ...]:
-        """Optimization of the library kernels of runtime/. lean: for code whose vectors are all named."""
-        if self.is_clang or lean:
+    def library_kernel_flags(self) -> tuple[str, ...]:
+        """Optimization of the library kernels of runtime/."""
+        if self.is_clang:
             return LIBRARY_KERNEL_FLAGS
         found = re.search(r"\) (\d+)\.", self.version)
         tuned = self.is_x86 and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS

@@ -43,12 +43,6 @@ class Points(NamedTuple):
         """Points of scratch memory beside those of a line."""
         return 2 * self.wide.n if self.wide else self.n
 
-    @property
-    def is_odd(self) -> bool:
-        """Whether there are steps of odd radix, or a chirp."""
-        return bool(self.wide) or any(r % 2 for r in self.factors) or any(
-            part.is_odd for part in (self.column, self.row) if part)
-
 
 class Places(NamedTuple):
     """Line l begins at l / inner * outer_step + l % inner; its points are `step` apart."""
@@ -81,12 +75,6 @@ class Lines(NamedTuple):
     end: Places = Places(1, 0, 1)
     split: tuple[Lines, ...] = ()
 
-    @property
-    def some_alone(self) -> bool:
-        """Whether a line is transformed, or its halves are joined, without others beside it."""
-        return self.lines % self.lanes == 1 or self.lanes == 1 and not self.split or any(
-            self.folded or part.some_alone for part in self.split)
-
 
 class FftPlan(NamedTuple):
     """dimensions: in their order. first: bytes of scratch memory, where the results of all dimensions but the last lie
@@ -102,13 +90,6 @@ class FftPlan(NamedTuple):
     def kept_points(self) -> set[Points]:
         """Those whose roots the program keeps."""
         return {lines.points for lines in self.dimensions if lines.points.n <= LONGEST_KEPT}
-
-    @property
-    def parts(self) -> set[str]:
-        """The parts of runtime/fft_lines.h beside those that all transforms need; chirps are transformed alone."""
-        odd = any(lines.points.is_odd for lines in self.dimensions)
-        alone = odd or any(lines.some_alone for lines in self.dimensions)
-        return ({"FFT_MANY_ODD", "FFT_ONE_ODD"} if odd else set()) | ({"FFT_ONE"} if alone else set())
 
 
 class _Type(NamedTuple):

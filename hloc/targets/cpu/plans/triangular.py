@@ -66,11 +66,8 @@ class SystemConstants(NamedTuple):
 
 
 class SystemPlan(NamedTuple):
-    """parts: of runtime/triangular_rows.h."""
-
     constants: SystemConstants
     scratch: Scratch
-    parts: frozenset[str]
 
 
 def plan_of_cholesky(tile: Tile, machine: Machine) -> CholeskyPlan:
@@ -106,7 +103,7 @@ def plan_of_system(tile: Tile, machine: Machine) -> SystemPlan:
         n, m, batch, (1 if transposed else n) * sign, (n if transposed else 1) * sign, packed, grain, first, own * size,
         given["left_side"], reversed, given["unit_diagonal"], way)
     scratch = Scratch.of(first=first, own=own * size, threads=busy_threads(pieces, grain, machine))
-    return SystemPlan(constants, scratch, frozenset({"SOLVE", "STRIPS"} if way else {"SOLVE"}))
+    return SystemPlan(constants, scratch)
 
 
 def _sides(tile: Tile, machine: Machine) -> tuple[dict, int, int, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from hloc.targets.cpu.building.library_kernels import file_of, generic_flags
+from hloc.targets.cpu.building.library_kernels import compilation
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
 from hloc.targets.cpu.program.export import constants_text, entry_macros, header_text
@@ -94,7 +94,7 @@ def single_file(sources: Sources, name: str) -> str:
 
 def included(unit: str) -> str:
     """A file of runtime/, or a function of generic.c, with its macros undefined at the end."""
-    file, given = file_of(unit), generic_flags(unit) if ":" in unit else ()
+    file, given = compilation(unit)
     names = dict.fromkeys(MACRO.findall((RUNTIME / file).read_text(encoding="utf-8")))
     return "\n".join([*("#define " + flag.removeprefix("-D").replace("=", " ") for flag in given),
                       f'#include "{file}"', *(f"#undef {name}" for name in names)])

@@ -20,8 +20,6 @@ from hloc.kernels.schedule.row_nest import RowNest
 from hloc.machine import Machine
 from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.building.library_kernels import runtime_units
-from hloc.targets.cpu.building.needed_parts import parts_of_tiles
-from hloc.targets.cpu.building.parts import Parts
 from hloc.targets.cpu.building.unit_costs import driver_cost, kernel_cost
 from hloc.targets.cpu.program.driver import driver_source, inlined_text
 from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
@@ -115,10 +113,6 @@ class Sources:
         own = ["pool.c", *["lapack.c"] * bool(self.lapack_calls), *["threads.c"] * self.program.meets]
         return tuple(dict.fromkeys([*own, *(unit for f in (*self.kernels, *self.inlined)
                                     for unit in runtime_units(name for name, _ in f.calls))]))
-
-    def parts(self) -> Parts:
-        """The parts of those files that the program needs."""
-        return parts_of_tiles((k for k in self.program.kernels if isinstance(k, Tile)), self.machine)
 
 
 OUT_OF_MEMORY = "\n_Thread_local int hloc_out_of_memory;\n"

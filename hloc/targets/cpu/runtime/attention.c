@@ -4,14 +4,10 @@
  * of keys are computed as keys x queries: a register tile multiplies elements of keys, read in place, by the panel. So
  * the softmax is vectorized over queries, and its weights are the panel by which elements of values are multiplied,
  * into features x queries. All panels of a task use a block of keys and values while it is in cache.
- * attention_kernels.c has the register tiles; attention_thin.c computes attention of few queries.
- *
- * Parts (parts.h): ATTEND_PANELS initializes, finishes and scores panels; ATTEND_BLOCKS is everything else.
+ * attention_kernels.h has the register tiles; attention_thin.c computes attention of few queries.
  */
 #include "attention_internal.h"
-
-#define HLOC_ATTEND_PANELS 1
-#define HLOC_ATTEND_BLOCKS 2
+#include "attention_kernels.h"
 
 #define HLOC_ATTENTION_MOST_PANELS 4 /* of a task */
 
@@ -80,7 +76,6 @@ static void attend_scale(attend_panel panel, long features, const float* factors
   }
 }
 
-#if HLOC_IS_HERE(HLOC_ATTEND_PANELS)
 /* Transposes rows x columns floats: target[c * target_stride + r]; square blocks are transposed in registers. */
 static void attend_transpose(const float* source, long stride, long rows, long columns, float* target,
                              long target_stride) {
@@ -102,8 +97,8 @@ static void attend_transpose(const float* source, long stride, long rows, long c
     }
 }
 
-HLOC_OF_PARTS void hloc_attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
-                                     attend_panel panel) {
+static void attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
+                              attend_panel panel) {
   const hloc_attention_args* g = &plan->g;
   const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), depth = attend_depth(g);
   const long at = hloc_attention_base(g, &g->q, batch) + row * g->q.row;
@@ -119,8 +114,8 @@ HLOC_OF_PARTS void hloc_attend_start(const hloc_attention_plan* plan, const atte
   for (int i = 0; i < HLOC_PANEL; i++) panel.state[i] = -HLOC_INF_F32, panel.state[HLOC_PANEL + i] = 0;
 }
 
-HLOC_OF_PARTS void hloc_attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
-                                      attend_panel panel) {
+static void attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
+                               attend_panel panel) {
   const hloc_attention_args* g = &plan->g;
   const long rows = hloc_smaller(HLOC_PANEL, g->rows - row), stride = attend_aligned(g->features);
   const long at = hloc_attention_base(g, &g->out, batch) + row * g->out.row;
@@ -132,8 +127,8 @@ HLOC_OF_PARTS void hloc_attend_finish(const hloc_attention_plan* plan, const att
     hloc_attention_store(&g->out, at + i * g->out.row, g->features, s->room + i * stride);
 }
 
-HLOC_OF_PARTS void hloc_attend_score(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at,
-                                     int lanes) {
+static void attend_score(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at,
+                              int lanes) {
   const hloc_attention_args* g = &plan->g;
   const long rows = hloc_smaller(HLOC_PANEL, g->rows - at->row);
   if (!g->score) return;
@@ -145,15 +140,7 @@ HLOC_OF_PARTS void hloc_attend_score(const hloc_attention_plan* plan, const atte
   g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->transposed, HLOC_KEY_ROOM, 1);
   attend_transpose(s->transposed, HLOC_KEY_ROOM, lanes, at->n, s->tile, lanes);
 }
-#else
-void hloc_attend_start(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
-                       attend_panel panel);
-void hloc_attend_finish(const hloc_attention_plan* plan, const attend_scratch* s, long batch, long row,
-                        attend_panel panel);
-void hloc_attend_score(const hloc_attention_plan* plan, const attend_scratch* s, const attend_place* at, int lanes);
-#endif
 
-#if HLOC_IS_HERE(HLOC_ATTEND_BLOCKS)
 #if defined(HLOC_PAIRS)
 #define ATTENTION_KERNEL attention_pairs
 #else
@@ -163,7 +150,7 @@ HLOC_COMPILED_FOR(ATTENTION_KERNEL, HLOC_VECTOR_BYTES, HLOC_KEYS, HLOC_KEY_ROOM,
 
 static long attend_panel_size(const hloc_attention_args* g) { return (g->depth + g->features + 3) * HLOC_PANEL; }
 /* A product of any number of rows, in tiles of about equal size; step: distance of rows. */
-static void attend_product(const hloc_attention_kernel* kernel, int lanes, long rows, long k, const float* a,
+static void attend_product(const attend_kernel* kernel, int lanes, long rows, long k, const float* a,
                            long step, long stride, const float* b, float* sums) {
   for (long row = 0, count; row < rows; row += count) {
     const long rest = rows - row, tiles = (rest + HLOC_ATTENTION_TILE - 1) / HLOC_ATTENTION_TILE;
@@ -218,7 +205,7 @@ static attend_panel attend_panel_of(const hloc_attention_plan* plan, const atten
   const hloc_attention_args* g = &plan->g;
   float* memory = s->panels + number * attend_panel_size(g);
   float* out = memory + g->depth * HLOC_PANEL;
-  const int two = g->rows - row > HLOC_LANES32 || !&hloc_attention_along_one;
+  const int two = g->rows - row > HLOC_LANES32;
   return (attend_panel){two ? HLOC_PANEL : HLOC_LANES32, memory, out, out + g->features * HLOC_PANEL};
 }
 
@@ -239,13 +226,13 @@ static void attend_meet(const hloc_attention_plan* plan, const attend_scratch* s
   if (dead) {
     for (long e = 0; e < at->n * lanes; e++) s->tile[e] = g->masked;
   } else {
-    attend_product(two ? hloc_attention_along : hloc_attention_along_one, lanes, at->n, attend_depth(g), k, k_stride,
+    attend_product(two ? attend_along : attend_along_one, lanes, at->n, attend_depth(g), k, k_stride,
                    k_stride, panel->q, s->tile);
-    hloc_attend_score(plan, s, at, lanes);
+    attend_score(plan, s, at, lanes);
   }
   if (attend_soften(lanes, s->tile, at->n, panel->state))
     attend_scale(*panel, g->features, panel->state + 2 * HLOC_PANEL);
-  attend_product(two ? hloc_attention_across : hloc_attention_across_one, lanes, g->features,
+  attend_product(two ? attend_across : attend_across_one, lanes, g->features,
                  (at->n + ATTEND_KEYS - 1) / ATTEND_KEYS, v, 1, v_stride, s->tile, panel->out);
 }
 
@@ -308,14 +295,14 @@ static void attend_run_panels(const hloc_attention_plan* plan, const attend_scra
                               long count) {
   const hloc_attention_args* g = &plan->g;
   for (long p = 0, row = first * HLOC_PANEL; p < count; p++, row += HLOC_PANEL)
-    hloc_attend_start(plan, s, batch, row, attend_panel_of(plan, s, p, row));
+    attend_start(plan, s, batch, row, attend_panel_of(plan, s, p, row));
   for (int second = 0; second <= (g->live != NULL); second++)
     for (long j = 0; j < g->columns; j += plan->g.choices.block) {
       const attend_place at = {batch, first * HLOC_PANEL, j, hloc_smaller(plan->g.choices.block, g->columns - j)};
       attend_block(plan, s, at, count, second);
     }
   for (long p = 0, row = first * HLOC_PANEL; p < count; p++, row += HLOC_PANEL)
-    hloc_attend_finish(plan, s, batch, row, attend_panel_of(plan, s, p, row));
+    attend_finish(plan, s, batch, row, attend_panel_of(plan, s, p, row));
 }
 
 static void attend_run_tasks(void* const* args, long begin, long end) {
@@ -336,4 +323,3 @@ int hloc_attention(const hloc_attention_args* g) {
   hloc_parallel(attend_run_tasks, (void* const*)&plan, plan.batches * plan.tasks_of_batch, g->choices.grain);
   return __atomic_load_n(&plan.failed, __ATOMIC_RELAXED);
 }
-#endif

@@ -10,7 +10,6 @@
 
 #include "half_rows.h"
 #include "narrow.h"
-#include "parts.h"
 #include "pool.h"
 #include "vector.h"
 
@@ -122,10 +121,4 @@ HLOC_INLINE hloc_vf32 hloc_attention_shift(hloc_vf32 largest) {
   return (hloc_vf32)((hloc_vs32)largest & ~(largest == -HLOC_INF_F32));
 }
 
-/* Register tiles (attention_kernels.c): [rows / 2], for a panel of two vectors of queries, or of one */
-typedef void (*hloc_attention_kernel)(long k, const float* a, long stride, const float* b, float* sums);
-typedef hloc_attention_kernel hloc_attention_kernels[HLOC_ATTENTION_TILE / 2 + 1];
-extern const hloc_attention_kernels hloc_attention_along, hloc_attention_across;
-extern const hloc_attention_kernels hloc_attention_along_one HLOC_MAY_BE_MISSING;
-extern const hloc_attention_kernels hloc_attention_across_one HLOC_MAY_BE_MISSING;
 #endif

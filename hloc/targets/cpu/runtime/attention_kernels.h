@@ -1,15 +1,10 @@
-/* attention_kernels.c: the register tiles of attention.c: rows of keys or values by a panel of queries.
+/* attention_kernels.h: the register tiles of attention.c: rows of keys or values by a panel of queries.
  *
- * Out: hloc_attention_along, whose rows are contiguous along k (keys), and hloc_attention_across, whose rows are
- * interleaved (values) and are added to the sums; names that end in _one are for a panel of one vector. Each is a part
- * (parts.h).
+ * Out: attend_along, whose rows are contiguous along k (keys), and attend_across, whose rows are interleaved (values)
+ * and are added to the sums; names that end in _one are for a panel of one vector. [rows / 2]
  */
-#include "attention_internal.h"
-
-#define HLOC_ALONG 1
-#define HLOC_ACROSS 2
-#define HLOC_ALONG_ONE 3
-#define HLOC_ACROSS_ONE 4
+typedef void (*attend_kernel)(long k, const float* a, long stride, const float* b, float* sums);
+typedef attend_kernel attend_kernels[HLOC_ATTENTION_TILE / 2 + 1];
 
 #if defined(HLOC_PAIRS)
 #define HLOC_MORE(sum, a, b) ((hloc_vf32)HLOC_MULTIPLY_PAIRS(sum, a, b))
@@ -74,19 +69,11 @@
 #define HLOC_ACROSS_NAME(ROWS) attend_across_##ROWS,
 #define HLOC_ALONG_ONE_NAME(ROWS) attend_along_one_##ROWS,
 #define HLOC_ACROSS_ONE_NAME(ROWS) attend_across_one_##ROWS,
-#if HLOC_IS_HERE(HLOC_ALONG)
 HLOC_ATTEND_ROWS(HLOC_DEFINE_ALONG)
-const hloc_attention_kernels hloc_attention_along = {HLOC_ATTEND_ROWS(HLOC_ALONG_NAME)};
-#endif
-#if HLOC_IS_HERE(HLOC_ACROSS)
 HLOC_ATTEND_ROWS(HLOC_DEFINE_ACROSS)
-const hloc_attention_kernels hloc_attention_across = {HLOC_ATTEND_ROWS(HLOC_ACROSS_NAME)};
-#endif
-#if HLOC_IS_HERE(HLOC_ALONG_ONE)
 HLOC_ATTEND_ROWS(HLOC_DEFINE_ALONG_ONE)
-const hloc_attention_kernels hloc_attention_along_one = {HLOC_ATTEND_ROWS(HLOC_ALONG_ONE_NAME)};
-#endif
-#if HLOC_IS_HERE(HLOC_ACROSS_ONE)
 HLOC_ATTEND_ROWS(HLOC_DEFINE_ACROSS_ONE)
-const hloc_attention_kernels hloc_attention_across_one = {HLOC_ATTEND_ROWS(HLOC_ACROSS_ONE_NAME)};
-#endif
+static const attend_kernels attend_along = {HLOC_ATTEND_ROWS(HLOC_ALONG_NAME)};
+static const attend_kernels attend_across = {HLOC_ATTEND_ROWS(HLOC_ACROSS_NAME)};
+static const attend_kernels attend_along_one = {HLOC_ATTEND_ROWS(HLOC_ALONG_ONE_NAME)};
+static const attend_kernels attend_across_one = {HLOC_ATTEND_ROWS(HLOC_ACROSS_ONE_NAME)};

@@ -7,6 +7,6 @@
 #include "pairs.h"
 #if HLOC_HAS_PAIRS
 #define HLOC_PAIRS
-#include "attention_pairs_names.h"
+#define hloc_attention hloc_attention_pairs
 #include "attention.c"
 #endif

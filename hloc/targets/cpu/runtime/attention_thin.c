@@ -1,15 +1,9 @@
 /* attention_thin.c: attention of a few queries (see attention.h), as for a decoder's next token: keys and values are
  * read once, in memory order. A task computes a part of a batch's keys; the results of the parts are combined at the
- * end. Parts (parts.h): FEW_DOTS, FEW_WEIGH, FEW_TASKS.
+ * end.
  */
 #include "attention_internal.h"
-#include "parts.h"
 
-#define HLOC_FEW_DOTS 1
-#define HLOC_FEW_WEIGH 2
-#define HLOC_FEW_TASKS 3
-
-#if HLOC_IS_HERE(HLOC_FEW_DOTS)
 /* scores[r][j] = q_r . k_j for `rows` queries (1, 2 or 4) and n keys: as many dot products at once as a vector has
  * lanes; their sums are reduced into one vector. Both are padded with 0 to whole vectors. */
 HLOC_INLINE void few_dots_of(const int rows, const float* restrict q, long q_stride, const float* restrict k,
@@ -32,20 +26,14 @@ HLOC_INLINE void few_dots_of(const int rows, const float* restrict q, long q_str
       __builtin_memcpy(scores + r * HLOC_KEY_ROOM + j, total + r * keys, hloc_smaller(keys, n - j) * sizeof(float));
   }
 }
-HLOC_OF_PARTS void hloc_few_dots(long rows, const float* q, long q_stride, const float* k, long stride, long depth,
-                                 long n, float* scores) {
+static void few_dots(long rows, const float* q, long q_stride, const float* k, long stride, long depth,
+                          long n, float* scores) {
   for (; rows > 0; rows -= 4, q += 4 * q_stride, scores += 4 * HLOC_KEY_ROOM)
     if (rows == 1) few_dots_of(1, q, q_stride, k, stride, depth, n, scores);
     else if (rows == 2) few_dots_of(2, q, q_stride, k, stride, depth, n, scores);
     else few_dots_of(4, q, q_stride, k, stride, depth, n, scores);
 }
 
-#else
-void hloc_few_dots(long rows, const float* q, long q_stride, const float* k, long stride, long depth, long n,
-                   float* scores);
-#endif
-
-#if HLOC_IS_HERE(HLOC_FEW_WEIGH)
 /* out_r[f] = out_r[f] * scale_r + sum over j of weights[r][j] v_j[f], `count` vectors of features at once */
 HLOC_INLINE void few_weigh_some(const int rows, const int count, const float* weights, const float* v, long stride,
                                 long n, const float* scale, float* const* out, long f) {
@@ -69,8 +57,8 @@ HLOC_INLINE void few_weigh_of(const int rows, const float* weights, const float*
   for (; f < features; f += HLOC_LANES32)
     few_weigh_some(rows, 1, weights, v, stride, n, scale, out, f);
 }
-HLOC_OF_PARTS void hloc_few_weigh(long rows, const float* weights, const float* v, long stride, long features, long n,
-                                  const float* scale, float* const* out) {
+static void few_weigh(long rows, const float* weights, const float* v, long stride, long features, long n,
+                           const float* scale, float* const* out) {
   for (; rows > 0; rows -= 4, weights += 4 * HLOC_KEY_ROOM, scale += 4, out += 4)
     if (rows == 1) few_weigh_of(1, weights, v, stride, features, n, scale, out);
     else if (rows == 2) few_weigh_of(2, weights, v, stride, features, n, scale, out);
@@ -78,12 +66,6 @@ HLOC_OF_PARTS void hloc_few_weigh(long rows, const float* weights, const float* 
     else few_weigh_of(4, weights, v, stride, features, n, scale, out);
 }
 
-#else
-void hloc_few_weigh(long rows, const float* weights, const float* v, long stride, long features, long n,
-                    const float* scale, float* const* out);
-#endif
-
-#if HLOC_IS_HERE(HLOC_FEW_TASKS)
 HLOC_COMPILED_FOR(attention_few, HLOC_VECTOR_BYTES, HLOC_KEYS, HLOC_KEY_ROOM, HLOC_FEW)
 
 HLOC_INLINE float few_exp(float x) { return hloc_attention_exp(hloc_splat_f32(x))[0]; }
@@ -136,12 +118,12 @@ static void few_run_part(const hloc_attention_plan* plan, long task, float* memo
       for (long e = 0; e < g->rows * HLOC_KEY_ROOM; e++) scores[e] = g->masked;
     } else {
       const float* k = hloc_attention_block(&g->k, by->k_in_place, k_base, j, n, g->depth, k_room, &k_stride);
-      hloc_few_dots(g->rows, q, by->k_stride, k, k_stride, g->depth, n, scores);
+      few_dots(g->rows, q, by->k_stride, k, k_stride, g->depth, n, scores);
       if (g->score) g->score(g->score_args, batch, 0, j, g->rows, n, scores, HLOC_KEY_ROOM, 1);
     }
     const float* v = hloc_attention_block(&g->v, by->v_in_place, v_base, j, n, g->features, v_room, &v_stride);
     for (long i = 0; i < g->rows; i++) scale[i] = few_soften(scores + i * HLOC_KEY_ROOM, n, out[i] + state);
-    hloc_few_weigh(g->rows, scores, v, v_stride, g->features, n, scale, out);
+    few_weigh(g->rows, scores, v, v_stride, g->features, n, scale, out);
   }
 }
 
@@ -194,4 +176,3 @@ int hloc_attention_few(const hloc_attention_args* g) {
   hloc_parallel(few_finish, (void* const*)plan, plan->batches * g->rows, 65536 / (g->features * plan->splits) + 1);
   return __atomic_load_n(&plan->failed, __ATOMIC_RELAXED);
 }
-#endif

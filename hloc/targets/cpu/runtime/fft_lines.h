@@ -2,8 +2,6 @@
  *
  * In (macros): F(name) the instance's prefix, F_KERNEL its name (fits.h), REAL, POINT the complex type {re, im},
  * WORDS(name) and BITS what vector.h calls shuffles of words of REAL's size, and vectors of them.
- * Parts (parts.h): FFT_LINES, FFT_PLANS, FFT_MOVES from and to memory, and transforms of one line and of many side by
- * side, each with its steps of odd radix apart.
  * Out: F(fft)(plan, in, out) as fft.h says.
  */
 
@@ -14,7 +12,6 @@
 #include "base.h"
 #include "fft.h"
 #include "fft_roots.h"
-#include "parts.h"
 #include "pool.h"
 #include "vector.h"
 
@@ -38,38 +35,20 @@ static POINT F(point)(double re, double im) {
   return z;
 }
 
-#define HLOC_FFT_LINES 1
-#define HLOC_FFT_ONE 2
-#define HLOC_FFT_ONE_ODD 3
-#define HLOC_FFT_MANY 4
-#define HLOC_FFT_MANY_ODD 5
-#define HLOC_FFT_PLANS 6
-#define HLOC_FFT_MOVES 7
 #define S(name) F(one_##name)
-#define S_STEPS HLOC_FFT_ONE
-#define S_ODD HLOC_FFT_ONE_ODD
 #define R REAL
 #include "fft_steps.h"
 #undef S
-#undef S_STEPS
-#undef S_ODD
 #undef R
 
 typedef REAL F(lanes) __attribute__((vector_size(HLOC_VECTOR_BYTES)));
 enum { F(FFT_LANES) = HLOC_VECTOR_BYTES / sizeof(REAL) };
 #define S(name) F(many_##name)
-#define S_STEPS HLOC_FFT_MANY
-#define S_ODD HLOC_FFT_MANY_ODD
 #define R F(lanes)
 #include "fft_steps.h"
 #undef S
-#undef S_STEPS
-#undef S_ODD
 #undef R
 
-#if !HLOC_IS_HERE(HLOC_FFT_PLANS)
-const F(plan)* F(plan_of)(const hloc_fft_points* of);
-#else
 /* The memory of a plan: one block, from which pieces are allocated in order. */
 typedef struct { char* at; } F(block);
 
@@ -145,7 +124,7 @@ static _Atomic long F(kept_bytes);
 static int F(is_for)(const hloc_fft_points* a, const hloc_fft_points* b) {
   return a->n == b->n && a->real == b->real && !a->row == !b->row && (!a->row || a->row->n == b->row->n);
 }
-HLOC_OF_PARTS const F(plan)* F(plan_of)(const hloc_fft_points* of) {
+static const F(plan)* F(plan_of)(const hloc_fft_points* of) {
   for (F(plan)* p = atomic_load(&F(kept)); p; p = p->next)
     if (F(is_for)(p->of, of)) return p;
   const long bytes = (long)of->bytes;
@@ -165,8 +144,6 @@ static __attribute__((destructor)) void F(free_kept)(void) {
   for (F(plan) *p = atomic_exchange(&F(kept), NULL), *next; p; p = next) next = p->next, free(p);
 }
 
-#endif
-
 /* ---- lines: of one dimension, from `in` to `out`, which may be the same. */
 typedef struct {
   const hloc_fft_lines* of;
@@ -177,10 +154,6 @@ typedef struct {
   int failed;
 } F(lines);
 
-#if !HLOC_IS_HERE(HLOC_FFT_MOVES)
-void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw);
-void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw);
-#else
 static long F(start)(const hloc_fft_places* p, long line) { return line / p->inner * p->outer_step + line % p->inner; }
 
 /* raw[(2 j + part) * lanes + lane] = point j of line `line + lane`, or back: a vector of points of all lines at a time,
@@ -258,7 +231,7 @@ static void F(transpose_reals)(REAL* line, long n, long width, REAL* raw, long s
         else raw[j * step + l] = line[l * n + j];
   }
 }
-HLOC_OF_PARTS void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
+static void F(read_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
   const hloc_fft_lines* of = w->of;
   const long n = of->n, half = n / 2 + 1;
   POINT* in = (POINT*)w->in;
@@ -271,7 +244,7 @@ HLOC_OF_PARTS void F(read_lines)(const F(lines)* w, long line, long width, long 
     F(transpose_reals)((REAL*)w->in + line * n, n, width, raw, step, 0);
   }
 }
-HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
+static void F(write_lines)(const F(lines)* w, long line, long width, long lanes, REAL* raw) {
   const hloc_fft_lines* of = w->of;
   const long n = of->n, half = n / 2 + 1;
   POINT* out = (POINT*)w->out;
@@ -281,9 +254,6 @@ HLOC_OF_PARTS void F(write_lines)(const F(lines)* w, long line, long width, long
   else F(transpose_reals)((REAL*)w->out + line * n, n, width, raw, 2 * lanes, 1);
 }
 
-#endif
-
-#if HLOC_IS_HERE(HLOC_FFT_LINES)
 HLOC_COMPILED_FOR(F_KERNEL, HLOC_VECTOR_BYTES, HLOC_FFT_PLAN_BYTES, HLOC_FFT_LARGEST_FACTOR, 0)
 
 /* `width` lines, one per lane, of `lanes` lanes; PREFIX: many, or one. */
@@ -351,7 +321,6 @@ int F(fft)(const hloc_fft_plan* plan, const void* in, void* out) {
   }
   return 0;
 }
-#endif
 
 #undef F
 #undef F_KERNEL

@@ -3,7 +3,6 @@
  *
  * In (macros): S(name) the instance's prefix; R the type of a real number: REAL, or a vector with a lane for each line;
  * F, REAL, POINT and F(plan) of fft_lines.h.
- * S_STEPS, S_ODD: the parts (parts.h) for transforms of 2^n points, and the additional code for others.
  * Out: S(point) {R re, im}; S(transform)(plan, inverse, data, spare) in place; S(halves_to_line), S(line_to_halves)
  * between the spectrum of a real line and that of its points taken as complex numbers, two by two;
  * S(real_spectrum), S(mirror) for real lines of odd length; S(turn_rows).
@@ -11,28 +10,6 @@
 
 typedef struct { R re, im; } S(point);
 
-#if !HLOC_IS_HERE(S_STEPS)
-#define S_MAY HLOC_MAY_BE_MISSING
-S_MAY S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y);
-S_MAY void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare);
-S_MAY void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare);
-S_MAY void S(mirror)(S(point)* data, long n);
-S_MAY void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse);
-S_MAY void S(halves_to_line)(const F(plan)* p, S(point)* data);
-S_MAY void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data);
-#undef S_MAY
-#endif
-#if !HLOC_IS_HERE(S_ODD)
-#define S_MAY HLOC_MAY_BE_MISSING
-S_MAY void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y);
-S_MAY void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y);
-S_MAY void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y);
-S_MAY void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare);
-S_MAY void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point)* spare);
-#undef S_MAY
-#endif
-
-#if HLOC_IS_HERE(S_STEPS) || HLOC_IS_HERE(S_ODD)
 static inline S(point) S(times)(S(point) a, POINT w) {
   S(point) z;
   z.re = a.re * w.re - a.im * w.im, z.im = a.re * w.im + a.im * w.re;
@@ -45,9 +22,6 @@ static inline S(point) S(times_i)(S(point) a) { S(point) z; z.re = -a.im, z.im =
 static inline S(point) S(conjugate)(S(point) a) { a.im = -a.im; return a; }
 static inline S(point) S(scaled)(S(point) a, REAL by) { a.re *= by, a.im *= by; return a; }
 
-#endif
-
-#if HLOC_IS_HERE(S_STEPS)
 /* One Stockham step of radix r: `length` points remain to be transformed, `stride` transforms are interleaved. The
  * twiddle factors of point j are p->roots[j * turn], of j / length turns, and its powers. */
 static void S(step4)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
@@ -77,10 +51,8 @@ static void S(step2)(const F(plan)* p, long length, long stride, const S(point)*
     }
   }
 }
-#endif
 
-#if HLOC_IS_HERE(S_ODD)
-HLOC_OF_PARTS void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+static void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / 3, turn = p->of->n / length;
   const REAL cos1 = (REAL)-0.5, sin1 = (REAL)0.86602540378443864676; /* of a third of a turn */
   for (long j = 0; j < m; j++) {
@@ -97,7 +69,7 @@ HLOC_OF_PARTS void S(step3)(const F(plan)* p, long length, long stride, const S(
     }
   }
 }
-HLOC_OF_PARTS void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
+static void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / 5, turn = p->of->n / length;
   const REAL cos1 = (REAL)0.30901699437494742410, sin1 = (REAL)0.95105651629515357212; /* of a fifth of a turn, */
   const REAL cos2 = (REAL)-0.80901699437494742410, sin2 = (REAL)0.58778525229247312917; /* of two */
@@ -124,7 +96,7 @@ HLOC_OF_PARTS void S(step5)(const F(plan)* p, long length, long stride, const S(
   }
 }
 /* Any odd prime r: points k and r - k have the same cosine, and opposite sines. */
-HLOC_OF_PARTS void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
+static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
   const long m = length / r, half = r / 2, step = p->of->n / length;
   /* exp(-2 pi i k / r); the twiddle factor of result k */
   POINT unit[HLOC_FFT_LARGEST_FACTOR], root[HLOC_FFT_LARGEST_FACTOR];
@@ -152,11 +124,9 @@ HLOC_OF_PARTS void S(step_odd)(const F(plan)* p, int r, long length, long stride
     }
   }
 }
-#endif
 
-#if HLOC_IS_HERE(S_STEPS)
 /* All steps except the `done` ones of the last factors, alternating between x and y. Returns the results' array. */
-HLOC_OF_PARTS S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y) {
+static S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, S(point)* x, S(point)* y) {
   for (int f = 0; f < p->of->factor_count - done; f++) {
     int r = p->of->factors[f];
     if (r == 4) S(step4)(p, length, stride, x, y);
@@ -170,14 +140,11 @@ HLOC_OF_PARTS S(point)* S(steps)(const F(plan)* p, int done, long length, long s
   }
   return x;
 }
-HLOC_OF_PARTS void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
+static void S(stockham)(const F(plan)* p, S(point)* data, S(point)* spare) {
   const S(point)* made = S(steps)(p, 0, p->of->n, 1, data, spare);
   if (made != data) memcpy(data, made, p->of->n * sizeof *data);
 }
 
-#endif
-
-#if HLOC_IS_HERE(S_ODD)
 /* The first step of a line of real numbers, of odd radix r: result r - t is the conjugate of result t, and omitted. */
 static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
   const long m = p->of->n / r, half = r / 2;
@@ -202,7 +169,7 @@ static void S(step_real)(const F(plan)* p, int r, const R* x, S(point)* y) {
 }
 /* data: n real numbers, n odd and not 1  ->  the first half of their spectrum: from the computed results of the first
  * step; the others are mirrored. */
-HLOC_OF_PARTS void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) {
+static void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* spare) {
   const int r = p->of->factors[p->of->factor_count - 1];
   const long m = p->of->n / r, kept = r / 2 + 1;
   S(step_real)(p, r, (const R*)data, spare);
@@ -214,7 +181,7 @@ HLOC_OF_PARTS void S(real_spectrum)(const F(plan)* p, S(point)* data, S(point)* 
   if (to != data) memcpy(data, to, (p->of->n / 2 + 1) * sizeof *data);
 }
 /* The forward transform in place, by Bluestein's algorithm; spare: as many points as plans/fft.py says. */
-HLOC_OF_PARTS void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point)* spare) {
+static void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point)* spare) {
   const long n = p->of->n, m = p->of->wide->n;
   S(point)* wide = spare;
   for (long j = 0; j < n; j++) wide[j] = S(times)(data[j], p->chirp[j]);
@@ -226,16 +193,14 @@ HLOC_OF_PARTS void S(forward_by_chirp)(const F(plan)* p, S(point)* data, S(point
   const REAL scale = (REAL)(1.0 / (double)m);
   for (long j = 0; j < n; j++) data[j] = S(times)(S(conjugate)(S(scaled)(wide[j], scale)), p->chirp[j]);
 }
-#endif
 
-#if HLOC_IS_HERE(S_STEPS)
 /* The other half of the spectrum of a real line of odd length. */
-HLOC_OF_PARTS void S(mirror)(S(point)* data, long n) {
+static void S(mirror)(S(point)* data, long n) {
   memset(&data[0].im, 0, sizeof data[0].im);
   for (long j = n / 2 + 1; j < n; j++) data[j] = S(conjugate)(data[n - j]);
 }
 /* In place; spare: as many points as plans/fft.py says. */
-HLOC_OF_PARTS void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare) {
+static void S(transform)(const F(plan)* p, int inverse, S(point)* data, S(point)* spare) {
   if (inverse) for (long j = 0; j < p->of->n; j++) data[j] = S(conjugate)(data[j]);
   if (p->wide) S(forward_by_chirp)(p, data, spare);
   else S(stockham)(p, data, spare);
@@ -244,7 +209,7 @@ HLOC_OF_PARTS void S(transform)(const F(plan)* p, int inverse, S(point)* data, S
 }
 
 /* data[k] times table[2 k columns] + i table[(2 k + 1) columns], and the following elements for the other lanes. */
-HLOC_OF_PARTS void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse) {
+static void S(turn_rows)(S(point)* data, long n, const REAL* table, long columns, int inverse) {
   for (long k = 0; k < n; k++, table += 2 * columns) {
     S(point) a = data[k], w;
     memcpy(&w.re, table, sizeof w.re), memcpy(&w.im, table + columns, sizeof w.im);
@@ -254,7 +219,7 @@ HLOC_OF_PARTS void S(turn_rows)(S(point)* data, long n, const REAL* table, long 
 }
 
 /* data: the spectrum of n points x[2 j] + i x[2 j + 1]  ->  n + 1 points of the spectrum of x. */
-HLOC_OF_PARTS void S(halves_to_line)(const F(plan)* p, S(point)* data) {
+static void S(halves_to_line)(const F(plan)* p, S(point)* data) {
   const long n = p->of->n;
   S(point) first = data[0];
   data[0].re = first.re + first.im, data[n].re = first.re - first.im;
@@ -268,7 +233,7 @@ HLOC_OF_PARTS void S(halves_to_line)(const F(plan)* p, S(point)* data) {
   }
 }
 /* The inverse, in place or to other memory. The imaginary parts of the first and last points are ignored. */
-HLOC_OF_PARTS void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data) {
+static void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(point)* data) {
   const long n = p->of->n;
   S(point) first = from[0], last = from[n];
   data[0].re = (first.re + last.re) * (REAL)0.5, data[0].im = (first.re - last.re) * (REAL)0.5;
@@ -282,4 +247,3 @@ HLOC_OF_PARTS void S(line_to_halves)(const F(plan)* p, const S(point)* from, S(p
     data[n - k] = S(conjugate)(S(minus)(even, odd));
   }
 }
-#endif

@@ -55,10 +55,6 @@ HLOC_INLINE void hloc_release_amx(void) { __asm__ volatile("tilerelease"); }
 
 static long G(row_units)(long k) { return (G(units)(k) + HLOC_DEEP - 1) / HLOC_DEEP * HLOC_DEEP; }
 
-#if !HLOC_IS_HERE(HLOC_PACKING_A)
-HLOC_MAY_BE_MISSING void G(pack_rows_of_a)(const ELEMENT* source, long row_stride, long k_stride, long rows, long k,
-                                           UNIT* target);
-#else
 /* Rows of A whose elements with the same k are contiguous. */
 static void G(pack_across)(const ELEMENT* source, long k_stride, long k, UNIT* target) {
   UNIT block[HLOC_DEEP * HLOC_DEEP] __attribute__((aligned(64)));
@@ -74,8 +70,8 @@ static void G(pack_across)(const ELEMENT* source, long k_stride, long k, UNIT* t
     hloc_transpose_tile_32(block, HLOC_DEEP, target + p0, stride);
   }
 }
-HLOC_OF_PARTS void G(pack_rows_of_a)(const ELEMENT* source, long row_stride, long k_stride, long rows, long k,
-                                     UNIT* target) {
+static void G(pack_rows_of_a)(const ELEMENT* source, long row_stride, long k_stride, long rows, long k,
+                              UNIT* target) {
   if (row_stride == 1 && k_stride != 1 && rows == HLOC_DEEP) {
     G(pack_across)(source, k_stride, k, target);
     return;
@@ -88,9 +84,7 @@ HLOC_OF_PARTS void G(pack_rows_of_a)(const ELEMENT* source, long row_stride, lon
         target[p / GROUP] = G(unit)(source + p * k_stride, k_stride, k - p < GROUP ? k - p : GROUP);
   }
 }
-#endif
 
-#if HLOC_IS_HERE(HLOC_BLOCKS)
 HLOC_INLINE void G(amx_step)(const void* a, long a_bytes, const UNIT* b) {
   HLOC_LOAD_TILE(2, a, a_bytes);
   HLOC_LOAD_TILE(3, b, 2 * LANES * sizeof(UNIT));
@@ -140,4 +134,3 @@ static void G(tile_without_amx)(long rows, long k, const UNIT* a, long a_row, co
     G(store_sum)(out + LANES, right);
   }
 }
-#endif

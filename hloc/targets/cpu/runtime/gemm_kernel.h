@@ -9,41 +9,9 @@
  * HLOC_READS_B (units are elements in memory) G(kernels_b) and G(kernels_ab), for B and for both in place,
  * G(kernels_half) and G(kernels_half_a), which read the first vector of each b_k units of B, packed or not; G(pack).
  *
- * Parts (parts.h), which compile in parallel: MAIN, which plans; BLOCKS, which the threads run; STORING; TRANSPOSING
- * for tiles of exchanged products; JOINING for sums that tasks share; PACKING of lines, PACKING_ROWS of interleaved
- * lines, PACKING_A for AMX; one for each table of KERNELS; THIN and one for each number of rows of thin products. A
- * program may omit parts that its products do not use (targets/cpu/building/product_parts.py): an absent part is never
- * chosen.
- *
  * Packed A: for each k-unit `rows` units (up to one vector may be written beyond the end). Packed B: for each k-unit
  * TILE_COLUMNS units. Both are padded with zeros.
  */
-
-#include "parts.h"
-
-#define HLOC_MAIN 1
-#define HLOC_PACKING 2
-#define HLOC_KERNELS 3
-#define HLOC_KERNELS_A 4
-#define HLOC_KERNELS_B 5
-#define HLOC_KERNELS_AB 6
-#define HLOC_KERNELS_HALF 7
-#define HLOC_KERNELS_HALF_A 8
-#define HLOC_BLOCKS 9
-#define HLOC_PACKING_ROWS 10
-#define HLOC_TRANSPOSING 11
-#define HLOC_JOINING 12
-#define HLOC_STORING 13
-#define HLOC_PACKING_A 14
-#define HLOC_THIN 15 /* and the following numbers: gemm_thin.h */
-#define HLOC_THIN_DOTS_1 16
-#define HLOC_THIN_DOTS_2 17
-#define HLOC_THIN_DOTS_3 18
-#define HLOC_THIN_DOTS_4 19
-#define HLOC_THIN_ROWS_1 20
-#define HLOC_THIN_ROWS_2 21
-#define HLOC_THIN_ROWS_3 22
-#define HLOC_THIN_ROWS_4 23
 #if UNIT_IS_MEMORY && !defined(G_OFFSETS_A)
 #define HLOC_READS_A 1
 #else /* A is always packed */
@@ -142,41 +110,21 @@ typedef void (*G(kernel))(long k, const UNIT* a, long a_row, const UNIT* b, long
 #endif
 
 typedef G(kernel) G(kernel_table)[HLOC_TILE_ROWS / 2];
-#if !HLOC_IS_HERE(HLOC_KERNELS)
-extern const G(kernel_table) G(kernels) HLOC_MAY_BE_MISSING;
-#else
 HLOC_ALL_ROWS(HLOC_PACKED)
-HLOC_OF_PARTS const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_PACKED_NAME)};
-#endif
-#if HLOC_READS_A && !HLOC_IS_HERE(HLOC_KERNELS_A)
-extern const G(kernel_table) G(kernels_a) __attribute__((weak));
-#elif HLOC_READS_A
+static const G(kernel_table) G(kernels) = {HLOC_ALL_ROWS(HLOC_PACKED_NAME)};
+#if HLOC_READS_A
 HLOC_ALL_ROWS(HLOC_STRIDED_A)
-HLOC_OF_PARTS const G(kernel_table) G(kernels_a) = {HLOC_ALL_ROWS(HLOC_STRIDED_A_NAME)};
+static const G(kernel_table) G(kernels_a) = {HLOC_ALL_ROWS(HLOC_STRIDED_A_NAME)};
 #endif
-#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_B)
-extern const G(kernel_table) G(kernels_b) __attribute__((weak));
-#elif HLOC_READS_B
+#if HLOC_READS_B
 HLOC_ALL_ROWS(HLOC_STRIDED_B)
-HLOC_OF_PARTS const G(kernel_table) G(kernels_b) = {HLOC_ALL_ROWS(HLOC_STRIDED_B_NAME)};
-#endif
-#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_AB)
-extern const G(kernel_table) G(kernels_ab) __attribute__((weak));
-#elif HLOC_READS_B
+static const G(kernel_table) G(kernels_b) = {HLOC_ALL_ROWS(HLOC_STRIDED_B_NAME)};
 HLOC_ALL_ROWS(HLOC_STRIDED)
-HLOC_OF_PARTS const G(kernel_table) G(kernels_ab) = {HLOC_ALL_ROWS(HLOC_STRIDED_NAME)};
-#endif
-#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_HALF)
-extern const G(kernel_table) G(kernels_half) __attribute__((weak));
-#elif HLOC_READS_B
+static const G(kernel_table) G(kernels_ab) = {HLOC_ALL_ROWS(HLOC_STRIDED_NAME)};
 HLOC_ALL_ROWS(HLOC_HALF)
-HLOC_OF_PARTS const G(kernel_table) G(kernels_half) = {HLOC_ALL_ROWS(HLOC_HALF_NAME)};
-#endif
-#if HLOC_READS_B && !HLOC_IS_HERE(HLOC_KERNELS_HALF_A)
-extern const G(kernel_table) G(kernels_half_a) __attribute__((weak));
-#elif HLOC_READS_B
+static const G(kernel_table) G(kernels_half) = {HLOC_ALL_ROWS(HLOC_HALF_NAME)};
 HLOC_ALL_ROWS(HLOC_HALF_STRIDED)
-HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF_STRIDED_NAME)};
+static const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF_STRIDED_NAME)};
 #endif
 #undef HLOC_BEGIN_ROW
 #undef HLOC_LOAD_ROW
@@ -208,18 +156,9 @@ HLOC_OF_PARTS const G(kernel_table) G(kernels_half_a) = {HLOC_ALL_ROWS(HLOC_HALF
 #undef AHEAD
 #endif
 
-#if !HLOC_IS_HERE(HLOC_PACKING)
-HLOC_MAY_BE_MISSING void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k,
-                                       long width, UNIT* target);
-#endif
-#if !HLOC_IS_HERE(HLOC_PACKING_ROWS)
-HLOC_MAY_BE_MISSING void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width,
-                                      UNIT* target);
-#endif
 static inline __attribute__((unused)) void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines,
                                                    long k, long width, UNIT* target);
 
-#if HLOC_IS_HERE(HLOC_PACKING) || HLOC_IS_HERE(HLOC_PACKING_ROWS) || HLOC_IS_HERE(HLOC_PACKING_A)
 /* LANES contiguous units, as 32-bit words; their GROUP elements are k_stride apart. */
 HLOC_INLINE hloc_vu32 G(units_of_row)(const ELEMENT* from, long k_stride) {
 #if GROUP == 1
@@ -229,9 +168,7 @@ HLOC_INLINE hloc_vu32 G(units_of_row)(const ELEMENT* from, long k_stride) {
   return G(interleaved)(from, k_stride);
 #endif
 }
-#endif
 
-#if HLOC_IS_HERE(HLOC_PACKING)
 #define SQUARE (HLOC_VECTOR_BYTES / (int)sizeof(UNIT)) /* side of the blocks that vector registers transpose */
 HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* target, long target_stride) {
   if (sizeof(UNIT) == 8) hloc_transpose_tile_64(source, source_stride, target, target_stride);
@@ -239,8 +176,8 @@ HLOC_INLINE void G(transpose)(const UNIT* source, long source_stride, UNIT* targ
 }
 
 /* A strip of `lines` lines along k, interleaved: target[p * width + line]. Missing lines are zero. */
-HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
-                                 UNIT* target) {
+static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
+                          UNIT* target) {
   const long units = (k + GROUP - 1) / GROUP, whole = k / GROUP / SQUARE * SQUARE;
   UNIT block[SQUARE * SQUARE] __attribute__((aligned(64))), transposed[SQUARE * SQUARE] __attribute__((aligned(64)));
   for (long line0 = 0; line0 < width; line0 += SQUARE) {
@@ -297,9 +234,7 @@ HLOC_OF_PARTS void G(pack_lines)(const ELEMENT* source, long line_stride, long k
   }
 }
 #undef SQUARE
-#endif
 
-#if HLOC_IS_HERE(HLOC_PACKING_ROWS)
 /* Copies rows along the lines by vectors that may read some of the next row; returns the number of copied rows: the
  * last ones remain. Elements written beyond a row are overwritten by the next one, or are in the half of a panel
  * that is not read. */
@@ -319,7 +254,7 @@ static long G(pack_vectors)(const ELEMENT* source, long k_stride, long lines, lo
   }
   return whole < 0 ? 0 : whole;
 }
-HLOC_OF_PARTS void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
+static void G(pack_rows)(const ELEMENT* source, long k_stride, long lines, long k, long width, UNIT* target) {
   const long first = G(pack_vectors)(source, k_stride, lines, k, width, target);
   source += first * k_stride, target += first / GROUP * width;
   for (long p = first; p < k; p += GROUP, source += GROUP * k_stride, target += width) {
@@ -328,7 +263,6 @@ HLOC_OF_PARTS void G(pack_rows)(const ELEMENT* source, long k_stride, long lines
     for (long i = lines; i < width; i++) target[i] = (UNIT){0};
   }
 }
-#endif
 
 static inline void G(pack)(const ELEMENT* source, long line_stride, long k_stride, long lines, long k, long width,
                            UNIT* target) {

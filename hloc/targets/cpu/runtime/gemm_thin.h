@@ -94,38 +94,6 @@ HLOC_INLINE void G(thin_dot_columns)(const int rows, const G(thin_work)* w, cons
     }
 }
 
-/* Dot products with B's columns from <= j < to. Each number of rows is a part. */
-#define HLOC_DECLARE_DOTS(NAME)                                                                                       \
-  HLOC_MAY_BE_MISSING void NAME(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from,   \
-                                long to);
-#define HLOC_DEFINE_DOTS(NAME, ROWS)                                                                                  \
-  HLOC_OF_PARTS void NAME(const G(thin_work)* w, const DOT_FACTOR* a, const ELEMENT* b, SUM* sums, long from,         \
-                          long to) {                                                                                  \
-    G(thin_dot_columns)(ROWS, w, a, b, sums, from, to);                                                               \
-  }
-#if HLOC_IS_HERE(HLOC_THIN_DOTS_1)
-HLOC_DEFINE_DOTS(G(thin_dots_1), 1)
-#else
-HLOC_DECLARE_DOTS(G(thin_dots_1))
-#endif
-#if HLOC_IS_HERE(HLOC_THIN_DOTS_2)
-HLOC_DEFINE_DOTS(G(thin_dots_2), 2)
-#else
-HLOC_DECLARE_DOTS(G(thin_dots_2))
-#endif
-#if HLOC_IS_HERE(HLOC_THIN_DOTS_3)
-HLOC_DEFINE_DOTS(G(thin_dots_3), 3)
-#else
-HLOC_DECLARE_DOTS(G(thin_dots_3))
-#endif
-#if HLOC_IS_HERE(HLOC_THIN_DOTS_4)
-HLOC_DEFINE_DOTS(G(thin_dots_4), 4)
-#else
-HLOC_DECLARE_DOTS(G(thin_dots_4))
-#endif
-#undef HLOC_DECLARE_DOTS
-#undef HLOC_DEFINE_DOTS
-
 /* sums[i][from..to) = sum over k0 <= p < k1 of a[i][p] b[p][..], four rows of B at a time. */
 HLOC_INLINE void G(thin_stream_rows)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
                                      long from, long to, long k0, long k1) {
@@ -209,39 +177,12 @@ HLOC_INLINE void G(thin_hold_columns)(const int rows, const G(thin_work)* w, con
 }
 
 /* The same with B's rows, of which only k0 <= p < k1 where they are streamed. */
-#define HLOC_DECLARE_ROWS(NAME)                                                                                       \
-  HLOC_MAY_BE_MISSING void NAME(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to, \
-                                long k0, long k1);
-#define HLOC_DEFINE_ROWS(NAME, ROWS)                                                                                  \
-  HLOC_OF_PARTS void NAME(const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums, long from, long to,       \
-                          long k0, long k1) {                                                                         \
-    if (w->plan->p.is_held) G(thin_hold_columns)(ROWS, w, a, b, sums, from, to);                                      \
-    else G(thin_stream_rows)(ROWS, w, a, b, sums, from, to, k0, k1);                                                  \
-  }
-#if HLOC_IS_HERE(HLOC_THIN_ROWS_1)
-HLOC_DEFINE_ROWS(G(thin_rows_1), 1)
-#else
-HLOC_DECLARE_ROWS(G(thin_rows_1))
-#endif
-#if HLOC_IS_HERE(HLOC_THIN_ROWS_2)
-HLOC_DEFINE_ROWS(G(thin_rows_2), 2)
-#else
-HLOC_DECLARE_ROWS(G(thin_rows_2))
-#endif
-#if HLOC_IS_HERE(HLOC_THIN_ROWS_3)
-HLOC_DEFINE_ROWS(G(thin_rows_3), 3)
-#else
-HLOC_DECLARE_ROWS(G(thin_rows_3))
-#endif
-#if HLOC_IS_HERE(HLOC_THIN_ROWS_4)
-HLOC_DEFINE_ROWS(G(thin_rows_4), 4)
-#else
-HLOC_DECLARE_ROWS(G(thin_rows_4))
-#endif
-#undef HLOC_DECLARE_ROWS
-#undef HLOC_DEFINE_ROWS
+HLOC_INLINE void G(thin_rows)(const int rows, const G(thin_work)* w, const SUM* a, const ELEMENT* b, SUM* sums,
+                              long from, long to, long k0, long k1) {
+  if (w->plan->p.is_held) G(thin_hold_columns)(rows, w, a, b, sums, from, to);
+  else G(thin_stream_rows)(rows, w, a, b, sums, from, to, k0, k1);
+}
 
-#if HLOC_IS_HERE(HLOC_THIN)
 #define HLOC_BY_ROWS(rows, OF)                                                                                        \
   switch (rows) {                                                                                                     \
     case 1: OF(1); break;                                                                                             \
@@ -279,8 +220,8 @@ static void G(thin_task)(void* const* args, long begin, long end) {
     const DOT_FACTOR* factors = (const DOT_FACTOR*)w->a + batch * g->m * g->k;
     const ELEMENT* b = G(b_of)(g, batch);
     SUM* sums = w->partial + (batch * w->k_splits + split) * g->m * g->n;
-#define HLOC_DOTS(ROWS) G(thin_dots_##ROWS)(w, factors, b, sums, from, to)
-#define HLOC_ROWS(ROWS) G(thin_rows_##ROWS)(w, a, b, sums, from, to, k0, k1)
+#define HLOC_DOTS(ROWS) G(thin_dot_columns)(ROWS, w, factors, b, sums, from, to)
+#define HLOC_ROWS(ROWS) G(thin_rows)(ROWS, w, a, b, sums, from, to, k0, k1)
     if (g->b_row == 1) HLOC_BY_ROWS(g->m, HLOC_DOTS)
     else HLOC_BY_ROWS(g->m, HLOC_ROWS)
 #undef HLOC_DOTS
@@ -305,7 +246,7 @@ static void G(thin_widen_a)(const G(plan)* plan, SUM* out) {
   }
 }
 
-HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
+static int G(thin)(const G(plan)* plan) {
   const hloc_gemm_args* g = &plan->g;
   const long part = plan->p.n_block, splits = (g->k + plan->p.k_part - 1) / plan->p.k_part;
   char* memory = hloc_scratch(HLOC_FIRST, plan->p.first);
@@ -318,7 +259,6 @@ HLOC_OF_PARTS int G(thin)(const G(plan)* plan) {
   return 0;
 }
 #undef HLOC_BY_ROWS
-#endif
 
 #undef DOT_FACTOR
 #undef DOT_FACTOR_OF

@@ -102,7 +102,6 @@ static UNIT* G(shared_panel)(const G(plan)* plan, long row, long k0) {
   long panel = (row + plan->p.rows - 1) / plan->p.rows;
   return plan->shared_a + (k0 / plan->p.k_block * plan->a_panels + panel) * plan->p.a_panel_units;
 }
-#if HLOC_IS_HERE(HLOC_MAIN)
 static void G(pack_a_panels)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long panel = begin; panel < end; panel++)
@@ -122,11 +121,8 @@ static int G(share_a)(G(plan)* plan) {
   return 1;
 }
 
-#endif
-
-#if HLOC_IS_HERE(HLOC_TRANSPOSING)
 /* out[j * rows + i] = tile[i * stride + j]; up to one vector may be written beyond the end. */
-HLOC_OF_PARTS void G(transpose_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
+static void G(transpose_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
   const long whole = columns / LANES * LANES;
   SUM block[LANES * LANES] __attribute__((aligned(64)));
   for (long j = 0; j < whole; j += LANES)
@@ -140,13 +136,9 @@ HLOC_OF_PARTS void G(transpose_tile)(const SUM* tile, long stride, long rows, lo
   for (long j = whole; j < columns; j++)
     for (long i = 0; i < rows; i++) out[j * rows + i] = tile[i * stride + j];
 }
-#else
-HLOC_MAY_BE_MISSING void G(transpose_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out);
-#endif
 
-#if HLOC_IS_HERE(HLOC_STORING)
 /* Passes a tile of finished sums to the epilogue or stores it. */
-HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns,
+static void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns,
                              const SUM* tile, long stride) {
   const hloc_gemm_args* g = &plan->g;
   SUM transposed[HLOC_TILE_ROWS * G(TILE_COLUMNS) + LANES];
@@ -172,11 +164,6 @@ HLOC_OF_PARTS void G(finish)(const G(plan)* plan, long batch, long row, long col
   G(store)(g, at + row * g->c_row + column * g->c_column, rows, columns, tile, stride);
 }
 
-#else
-void G(finish)(const G(plan)* plan, long batch, long row, long column, long rows, long columns, const SUM* tile,
-               long stride);
-#endif
-
 /* shaped: the number of rows set for AMX's tiles */
 typedef struct { UNIT* a; UNIT* b; SUM* sums; SUM* tile; SUM* correction; long* shaped; } G(scratch);
 
@@ -191,7 +178,6 @@ static SUM* G(sums_of)(const G(plan)* plan, long batch, long m0, long n0, long s
   return plan->partial + (block * plan->k_splits + split) * G(block_sums)(plan);
 }
 
-#if HLOC_IS_HERE(HLOC_BLOCKS)
 static int G(take_scratch)(const G(plan)* plan, G(scratch)* s) {
   char* memory = hloc_own_scratch(plan->p.own, plan->failed);
   if (!memory) return 0;
@@ -378,7 +364,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
 #endif
   if (plan->p.sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
 }
-HLOC_OF_PARTS void G(run_blocks)(void* const* args, long begin, long end) {
+static void G(run_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   for (long t = begin; t < end; t++) {
     long part = t / plan->k_splits, blocks = plan->m_blocks * plan->n_blocks, block = part % blocks;
@@ -386,13 +372,9 @@ HLOC_OF_PARTS void G(run_blocks)(void* const* args, long begin, long end) {
                  block / plan->m_blocks * plan->p.n_block, t % plan->k_splits);
   }
 }
-#else
-HLOC_MAY_BE_MISSING void G(run_blocks)(void* const* args, long begin, long end);
-#endif
 
-#if HLOC_IS_HERE(HLOC_JOINING)
 /* The sums of all parts of blocks. */
-HLOC_OF_PARTS void G(join_blocks)(void* const* args, long begin, long end) {
+static void G(join_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
   const hloc_gemm_args* g = &plan->g;
   const long size = G(block_sums)(plan), stride = G(panels)(plan->p.n_block) * G(TILE_COLUMNS);
@@ -411,11 +393,7 @@ HLOC_OF_PARTS void G(join_blocks)(void* const* args, long begin, long end) {
     }
   }
 }
-#else
-HLOC_MAY_BE_MISSING void G(join_blocks)(void* const* args, long begin, long end);
-#endif
 
-#if HLOC_IS_HERE(HLOC_MAIN)
 /* Packing B for all tasks: panels in order, batch by batch, then the corrections. */
 static int G(shares_batches)(const hloc_gemm_args* g) { return g->b_outer == 0 && g->b_inner == 0; }
 static long G(all_panels)(const hloc_gemm_args* g) { return G(panels)(g->n) * (G(shares_batches)(g) ? 1 : g->batches); }
@@ -451,15 +429,9 @@ static void G(exchange)(G(plan)* plan) { /* C^T = B^T A^T */
   g->a = old.b, g->a_outer = old.b_outer, g->a_inner = old.b_inner, g->a_row = old.b_column, g->a_column = old.b_row;
   g->b = old.a, g->b_outer = old.a_outer, g->b_inner = old.a_inner, g->b_row = old.a_column, g->b_column = old.a_row;
 }
-#endif
 
-#if defined(HLOC_PART) && HLOC_PART < HLOC_THIN
-__attribute__((weak)) int G(thin)(const G(plan)* plan);
-#else
 #include "gemm_thin.h"
-#endif
 
-#if HLOC_IS_HERE(HLOC_MAIN)
 HLOC_COMPILED_FOR(HLOC_JOIN(gemm_, G_NAME, ), HLOC_TILE_ROWS, HLOC_VECTOR_BYTES, GROUP, UNIT_IS_MEMORY)
 
 static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
@@ -514,7 +486,6 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
   if (plan.partial) hloc_parallel(G(join_blocks), (void* const*)&plan, blocks, blocks);
   return __atomic_load_n(&failed, __ATOMIC_RELAXED);
 }
-#endif
 
 #undef HLOC_READS_A
 #undef HLOC_READS_B

@@ -2,18 +2,12 @@
  *
  * In (macros): F(name) the instance's name, F_KERNEL(name) without prefix, REAL, VECTOR of vector.h, TRANSPOSE its
  * square transpose, SQRT.
- * Parts (parts.h): CHOLESKY; SOLVE, for few right-hand sides, and STRIPS, for more of them.
  */
 #include <string.h>
 
-#include "parts.h"
 #include "pool.h"
 #include "triangular.h"
 #include "vector.h"
-
-#define HLOC_CHOLESKY 1
-#define HLOC_SOLVE 2
-#define HLOC_STRIPS 3
 
 enum { F(LANES) = HLOC_VECTOR_BYTES / sizeof(REAL), F(ROWS) = HLOC_TRIANGULAR_ROWS, F(VECTORS) = 2,
        F(WIDTH) = F(LANES) * F(VECTORS), F(PANEL) = HLOC_CHOLESKY_PANEL };
@@ -23,7 +17,6 @@ static inline long F(up)(long n, long unit) { return (n + unit - 1) / unit * uni
 
 /* -- the rows ------------------------------------------------------------------------------------------------------ */
 
-#if HLOC_IS_HERE(HLOC_CHOLESKY) || HLOC_IS_HERE(HLOC_STRIPS)
 /* x[r + i] minus the sum over k < r of factors[k][i] x[k]. step, stride: row strides of factors and x. */
 static inline F(tile) F(subtracted)(const REAL* factors, long step, const REAL* x, long stride, long r) {
   F(tile) t;
@@ -74,11 +67,8 @@ static void F(transpose_block)(const REAL* from, long from_stride, REAL* to, lon
     }
 }
 
-#endif
-
 /* -- Cholesky ------------------------------------------------------------------------------------------------------ */
 
-#if HLOC_IS_HERE(HLOC_CHOLESKY)
 /* The partial upper factor: rows and columns are padded with those of the identity matrix. Elements below the diagonal
  * are read only by lanes that write there. Row r + i times inverse[i] for the rows of this panel. */
 typedef struct { REAL* u; long n, stride, panel_work, panel, first_strip; REAL inverse[F(PANEL)]; } F(factor);
@@ -192,8 +182,6 @@ int F(cholesky)(const hloc_cholesky_plan* plan, const REAL* a, REAL* factor) {
   return w.failed;
 }
 
-#endif
-
 /* -- triangular solves --------------------------------------------------------------------------------------------- */
 
 /* All forms as a solve with a lower triangle from the left: row and column strides of the matrix and of b and x. An
@@ -209,18 +197,8 @@ typedef struct {
  * is padded with rows of the identity matrix. */
 static REAL* F(group)(REAL* packed, long r) { return packed + r * (r + F(ROWS)) / 2; }
 
-#if !HLOC_IS_HERE(HLOC_SOLVE)
-void F(solve_lines)(const F(system)* s, long i, REAL* line);
-#endif
-#if !HLOC_IS_HERE(HLOC_STRIPS)
-HLOC_MAY_BE_MISSING int F(pack)(const F(system)* s, const REAL* a, REAL* packed);
-HLOC_MAY_BE_MISSING void F(some_systems)(void* const* args, long begin, long end);
-HLOC_MAY_BE_MISSING void F(some_strips)(void* const* args, long begin, long end);
-#endif
-
-#if HLOC_IS_HERE(HLOC_STRIPS)
 /* 0 if a number on the diagonal is so large that its inverse is subnormal, which is flushed to zero. */
-HLOC_OF_PARTS int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
+static int F(pack)(const F(system)* s, const REAL* a, REAL* packed) {
   int inverses = 1;
   const long n = s->plan->n, rows = F(up)(n, F(ROWS)), across = s->plan->a_row, along = s->plan->a_column;
   REAL* inverse = F(group)(packed, rows);
@@ -261,9 +239,6 @@ static void F(solve_strip)(const F(system)* s, REAL* packed, REAL* strip, const 
   else F(transpose_block)(inside, F(WIDTH), x + column * n, n, n, width);
 }
 
-#endif
-
-#if HLOC_IS_HERE(HLOC_SOLVE)
 static REAL F(dot)(const REAL* a, const REAL* x, long n) {
   VECTOR sum[2] = {{0}, {0}};
   long i = 0;
@@ -291,7 +266,7 @@ static void F(solve_line)(const F(system)* s, const REAL* a, REAL* x) {
     for (; j < left + count; j++) x[j] -= row[j] * x[i];
   }
 }
-HLOC_OF_PARTS void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* of matrix i, one after the other */
+static void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* of matrix i, one after the other */
   const long n = s->plan->n, m = s->plan->m, step = s->plan->from_left ? m : 1, side = s->plan->from_left ? 1 : n;
   for (long c = 0; c < m; c++) {
     const REAL* b = s->b + i * n * m + c * side;
@@ -308,10 +283,7 @@ static void F(some_lines)(void* const* args, long begin, long end) {
   for (long i = begin; i < end; i++) F(solve_lines)(s, i, line);
 }
 
-#endif
-
-#if HLOC_IS_HERE(HLOC_STRIPS)
-HLOC_OF_PARTS void F(some_systems)(void* const* args, long begin, long end) {
+static void F(some_systems)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
   const long n = s->plan->n, m = s->plan->m;
   REAL* packed = hloc_own_scratch(s->plan->own, &s->failed);
@@ -324,16 +296,13 @@ HLOC_OF_PARTS void F(some_systems)(void* const* args, long begin, long end) {
 }
 
 /* Strips of one system, with a packed matrix. */
-HLOC_OF_PARTS void F(some_strips)(void* const* args, long begin, long end) {
+static void F(some_strips)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
   REAL* strip = hloc_own_scratch(s->plan->own, &s->failed);
   if (!strip) return;
   for (long c = begin; c < end; c++) F(solve_strip)(s, s->packed, strip, s->b, s->x, c * F(WIDTH));
 }
 
-#endif
-
-#if HLOC_IS_HERE(HLOC_SOLVE)
 HLOC_COMPILED_FOR(F_KERNEL(trisolve), HLOC_VECTOR_BYTES, HLOC_TRIANGULAR_ROWS, HLOC_CHOLESKY_PANEL, 0)
 int F(trisolve)(const hloc_system_plan* p, const REAL* a, const REAL* b, REAL* x) {
   const long n = p->n, m = p->m;
@@ -350,4 +319,3 @@ int F(trisolve)(const hloc_system_plan* p, const REAL* a, const REAL* b, REAL* x
   }
   return s.failed;
 }
-#endif
