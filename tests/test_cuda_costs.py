@@ -115,6 +115,17 @@ def test_several_sums_fit_into_shared_memory():
                  "  ROOT t = (f32[512], f32[512], f32[512], f32[512]) tuple(r0, r1, r2, r3) }")
 
 
+def test_few_columns_with_results_beside():
+    """No lane is past the columns: such lanes would be kept from all of the loops whose elements are stored."""
+    sums, = works(ADD + """f { x = f32[2,16,16,8] parameter(0)  w = f32[2,17,17,8] parameter(1)  z = f32[] constant(0)
+  s = f32[2,16,16,8] slice(w), slice={[0:2],[0:16],[0:16],[0:8]}  c = pred[2,16,16,8] compare(x, s), direction=GT
+  m = f32[2,16,16,8] select(c, x, s)  r = f32[8] reduce(m, z), dimensions={0,1,2}, to_apply=add
+  ROOT t = (pred[2,16,16,8], f32[8]) tuple(c, r) }
+ENTRY e { x = f32[2,16,16,8] parameter(0)  w = f32[2,17,17,8] parameter(1)
+  ROOT t = (pred[2,16,16,8], f32[8]) fusion(x, w), kind=kInput, calls=f }""")
+    assert estimate(sums, H200).us < 30
+
+
 def test_scattered_accesses_cost_sectors():
     text = "ENTRY e {{ x = f32[4096,{n}] parameter(0)\n ROOT s = f32[4096,1024] slice(x), slice={{[0:4096],[0:{n}:{by}]}} }}"
     dense, apart = (works(text.format(n=1024 * by, by=by))[0] for by in (1, 16))

@@ -71,7 +71,8 @@ def tile_of(reduction: Reduction, columns: Reduction, machine: Machine) -> Tile:
         return min(1.0, active) * min(1.0, width * bytes_each / min(line, count * bytes_each)), -width
     widths = [n * pack for n in range(1, THREADS + 1) if count % (n * pack) == 0 and n * pack % inner == 0]
     best = max(widths, key=score, default=0)
-    ragged = -(-line // bytes_each // pack // inner) * pack * inner
+    step = pack * inner
+    ragged = min(-(-line // bytes_each // step), -(-count // step)) * step
     if not best or score(best)[0] < score(ragged)[0] / 2:
         best = ragged
     return _tile(_rows(max(1, best // pack), length), best, inner, count, length)
