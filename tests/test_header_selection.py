@@ -66,6 +66,5 @@ def test_functions_know_what_they_call(path):
             calls = Counter(name for name in called if not name.startswith(("epilogue_", "score_")))     # its own parts
             assert calls == dict(function.calls), function.name
             assert re.findall(r'#include "(.*)"', code) == list(function.headers)
-            assert function.wide == ("HLOC_WIDE" in code)
             assert function.loops == code.count("for (")
             assert f"void {function.name}(" in code

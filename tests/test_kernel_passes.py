@@ -138,17 +138,17 @@ def test_kernels_are_printed_and_read_back(opt, module, tmp_path):
 
 
 def test_dumps_hold_what_a_pass_changed(opt, module):
-    code, text, times = opt(module, "--kernels", "--dump-after", "vector_width", "--time-passes")
-    assert code == 0 and text.startswith("// after vector_width\n") and " wide {" in text
+    code, text, times = opt(module, "--kernels", "--dump-after", "loop_schedules", "--time-passes")
+    assert code == 0 and text.startswith("// after loop_schedules\n")
     assert "kernels changed" in times and "call_fission" in times
     assert opt(module, "--kernels", "--dump-after", "function_calls")[1] == "// function_calls changes no kernel\n"
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["m.hlo", "--kernels", "--dump-after", "vector_widht"], "did you mean vector_width?"),
+    (["m.hlo", "--kernels", "--dump-after", "scalar_conversion"], "did you mean scalar_conversions?"),
     (["m.hlo", "--kernels", "--dump-after", "fusion"], "no pass on kernels 'fusion' for target cpu"),
-    (["m.hlo", "--kernels", "-t", "h100", "--dump-after", "vector_width"], "passes: none"),
-    (["m.hlo", "--kernels", "--dump-after", "vector_width", "--dump-dir", "d"], "--dump-dir writes HLO"),
+    (["m.hlo", "--kernels", "-t", "h100", "--dump-after", "loop_schedules"], "passes: none"),
+    (["m.hlo", "--kernels", "--dump-after", "loop_schedules", "--dump-dir", "d"], "--dump-dir writes HLO"),
     (["no.loop", "--kernels"], "cannot read no.loop"), (["binary.loop", "--kernels"], "is not text in UTF-8"),
     (["bad.loop", "--kernels"], "bad.loop:1:8: error: unexpected text"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")

@@ -45,16 +45,15 @@ from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.c_expressions import ExpressionPrinter, expression
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_functions
+from hloc.targets.cpu.vector_loops.bitcast_copies import bitcast_copies
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
-from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
+from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
 from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
-from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
 from hloc.targets.cpu.vector_loops.transpose_calls import transpose_calls
-from hloc.targets.cpu.vector_loops.vector_width import is_wide
 from hloc.targets.printer import CUDA, C, escaped, print_kernel
 from hloc.text import parse_module
 
@@ -120,19 +119,6 @@ def test_ops(tmp_path):
                     missing.add(path.stem)
     assert len(cases) > 250 and missing == EXPANDED
     check(cases, tmp_path)
-
-
-@pytest.mark.parametrize("type, opcode, columns, wide", [
-    ("f32", "exponential", 768, True), ("f32", "exponential", 7, False), ("f32", "negate", 768, False),
-    ("bf16", "negate", 768, True), ("bf16", "negate", 48, True), ("bf16", "negate", 40, False),
-])
-def test_which_kernels_get_the_widest_vectors(type, opcode, columns, wide):
-    """Many instructions per element, and rows of some length."""
-    text = f"HloModule m\nENTRY e {{\n  x = {type}[999,{columns}] parameter(0)\n  ROOT y = {type}[999,{columns}] " \
-           f"{opcode}(x)\n}}\n"
-    kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    body = (For("i", 999, PARALLEL, (For("j", columns, VECTOR, _innermost(kernel.body)),)),)
-    assert is_wide(kernel._replace(body=body)) == wide
 
 
 def test_what_rows_need_of_their_columns_is_computed_once():
@@ -207,7 +193,7 @@ def test_which_copies_turn(body, calls):
 def test_complex_numbers_that_are_moved_are_f64(operation, is_whole):
     root = parse_module(f"""ENTRY e {{ x = c64[9,40] parameter(0)  one = c64[] constant((1, -2))
       not = c64[] constant((0, nan))  ROOT r = {operation} }}""").entry.root
-    kernel = complex_copies(lower(root, MACHINE).calls[0].kernel, MACHINE)
+    kernel = bitcast_copies(lower(root, MACHINE).calls[0].kernel, MACHINE)
     printed = print_kernel(kernel, C, "k")
     assert ("hloc_c64" not in printed and "double" in printed) == is_whole
 
@@ -220,19 +206,17 @@ def test_thin_products_are_one_of_operands_in_order():
     assert [dict(t.parameters)["batches"] for t in tiles] == [(1, 1), (1, 1)]
 
 
-@pytest.mark.parametrize("operation, reads", [
-    ("transpose(x), dimensions={1,0}", 1), ("slice(x), slice={[0:700], [0:60:3]}", 1), ("negate(x)", 0),
-    ("reverse(x), dimensions={1}", 0), ("broadcast(y), dimensions={0}", 0)])
+@pytest.mark.parametrize("operation, is_moved", [
+    ("[60,700] transpose(x), dimensions={1,0}", True), ("[700,20] slice(x), slice={[0:700], [0:60:3]}", True),
+    ("[700,63] pad(x, none), padding=0_0x1_2", True), ("[700,63] pad(x, one), padding=0_0x1_2", False),
+    ("[700,60] negate(x)", False)], ids=["transposed", "apart", "and zeros", "and ones", "computed"])
 @pytest.mark.parametrize("type", ["s32", "u64"])
-def test_integers_that_lie_apart_are_read_as_floats(operation, reads, type):
-    shape = "60,700" if "transpose" in operation else "700,20" if "slice" in operation else "700,60"
-    root = parse_module(f"ENTRY e {{ x = {type}[700,60] parameter(0)  y = {type}[700] parameter(1)\n"
-                        f"ROOT r = {type}[{shape}] {operation} }}").entry.root
-    x86 = dataclasses.replace(MACHINE, arch="x86_64")
-    kernel = strided_integer_loads(lower(root, MACHINE).calls[0].kernel, x86)
-    found = [e for s in walk(kernel.body) for e in parts(expressions(s)) if isinstance(e, Apply) and e.op == "bits_read"]
-    assert len(found) == reads
-    assert print_kernel(kernel, C, "k").count(f"(((const hloc_any_{'f32' if type == 's32' else 'f64'} *)") == reads
+def test_integers_that_are_moved_are_floats(operation, is_moved, type):
+    root = parse_module(f"""ENTRY e {{ x = {type}[700,60] parameter(0)  one = {type}[] constant(1)
+      none = {type}[] constant(0)  ROOT r = {type}{operation} }}""").entry.root
+    kernel = bitcast_copies(lower(root, MACHINE).calls[0].kernel, MACHINE)
+    verify_kernel(kernel)
+    assert ({b.type for b in kernel.buffers} == {"f32" if type == "s32" else "f64"}) == is_moved
 
 
 def test_few_terms_by_columns_that_lie_apart_are_loops():
@@ -295,17 +279,17 @@ def test_elements_that_differ_by_their_places_are_written_out(type, rows):
         j = {shape} concatenate(b, ab, a), dimensions={{1}}
         ROOT r = {shape} add(x, j) }}
       ENTRY e {{ x = {shape} parameter(0)  ROOT r = {shape} fusion(x), kind=kLoop, calls=f }}"""
-    kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    verify_kernel(kernel)
+    kernel = run_kernel_passes(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, MACHINE, verify=True)
     assert not any(isinstance(s, If) for s in walk(kernel.body))
-    assert sum(isinstance(s, Store) for s in walk(kernel.body)) == 3
+    assert all(s.trip_count > 3 for s in walk(kernel.body) if isinstance(s, For) and s.kind == VECTOR)
 
 
 def test_channels_become_planes_pixel_by_pixel():
     text = SEPARATOR.split((DATA / "kernels" / "loop.hlo").read_text(encoding="utf-8"))[-1]
     for instruction in parse_module(text).entry.instructions:
         if instruction.opcode in ("fusion", "transpose"):
-            body = _innermost(lower(instruction, MACHINE).calls[0].kernel.body)
+            kernel = lower(instruction, MACHINE).calls[0].kernel
+            body = _innermost(row_schedules(kernel, MACHINE).body)
             assert sum(isinstance(s, Store) for s in body) == instruction.operands[0].shape.dimensions[-1]
 
 
@@ -334,11 +318,6 @@ def test_transposes_past_the_caches(type, sizes):
                        f"{type}[{columns},{rows}] transpose(x), dimensions={{1,0}} }}", target="cpu")
     x = np.random.default_rng(0).integers(0, 100, sizes).astype(ELEMENT_TYPES[type].dtype)
     np.testing.assert_array_equal(exe(x)[0], x.T)
-
-
-def test_the_last_block_of_a_long_loop_may_be_short():
-    text = "HloModule m\nENTRY e {\n  x = f32[70000] parameter(0)\n  ROOT y = f32[70000] tanh(x)\n}\n"
-    assert is_wide(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
 
 
 def _innermost(statements):

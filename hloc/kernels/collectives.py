@@ -172,7 +172,7 @@ def combining_kernel(where: Instruction, element_type: str, members: int) -> Ker
                Buffer("out", element_type, COMBINED_AT_ONCE, "write"), Buffer("count", "s64", 1)]
     cost = Cost((members + 1) * COMBINED_AT_ONCE * ELEMENT_TYPES[element_type].bytes, members * COMBINED_AT_ONCE)
     outer = For("part", 1, PARALLEL, builder.body())
-    return Kernel(f"combine_{computation.name}", tuple(buffers), (outer,), cost, wide=True)
+    return Kernel(f"combine_{computation.name}", tuple(buffers), (outer,), cost)
 
 
 def _summed(builder: Builder, op: str, values: Sequence[Load]) -> Expr:

@@ -1,18 +1,16 @@
-"""Bounds of INDEX expressions by interval arithmetic, and a traversal that tracks the intervals of names.
+"""Bounds of INDEX expressions by interval arithmetic.
 
 In: an expression, and the intervals of the variables in it. Out: its interval; Unknown if it depends on data, or if it
 or one of its parts may leave +-2**30.
 
     value_of(i + 4, {"i": (0, 9)})      ->  (4, 13)
-    with_intervals(body, change)        ->  what change(statement, known, in_vector) makes of each statement
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-from hloc.kernels.indexing import sum_of, sum_parts
-from hloc.kernels.ir import INDEX, SUM, VECTOR, Apply, Const, Expr, For, If, Last, Let, Load, Stmt, Var, While
+from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, Load, Var
 
 LIMIT = 1 << 30                 # a grid's step may be added before a loop ends
 
@@ -96,80 +94,3 @@ RULES: dict[str, Callable] = {
     "multiply": _corners(lambda x, y: x * y), "minimum": _corners(min), "maximum": _corners(max),
     "divide": _quotient, "remainder": _remainder, "select": _union,
 }
-
-
-# -- statements --------------------------------------------------------------------------------------------------------
-
-class Known(dict[str, Interval]):
-    """The intervals of names. lesser: for a name that is a minimum, its operands; sums: the intervals of whole
-    expressions."""
-
-    def __init__(self, other: Known | None = None) -> None:
-        super().__init__(other or {})
-        self.lesser: dict[str, tuple[Expr, ...]] = dict(other.lesser) if other else {}
-        self.sums: dict[Expr, Interval] = dict(other.sums) if other else {}
-
-    def learn(self, let: Let) -> None:
-        """Record what the name of a position implies."""
-        found = interval(let.value, self)
-        if found:
-            self[let.name] = found
-        if isinstance(let.value, Apply) and let.value.op == "minimum":
-            self.lesser[let.name] = let.value.arguments
-
-    def count(self, loop: For) -> None:
-        """Record what is known inside of a loop: its counter i is less than its extent. If the extent is the minimum of
-        a value and n - first (the last of several pieces is shorter), first + i is less than n."""
-        last = _last(loop.extent, self)
-        if last is not None:
-            self[loop.name] = (0, max(0, last - 1))
-        for most in self.lesser.get(loop.extent.name, ()) if isinstance(loop.extent, Var) else ():
-            terms, constant = sum_parts(most)
-            terms = tuple(terms)
-            behind = [(atom, factor) for atom, factor in terms if factor > 0]
-            before = [(atom, -factor) for atom, factor in terms if factor < 0]
-            whole, first = interval(sum_of(behind, constant), self), interval(sum_of(before, 0), self)
-            if before and whole and first:
-                place = sum_of([*before, (Var(loop.name, INDEX), 1)], 0)
-                self.sums[place] = (first[0], max(first[0], whole[1] - 1))
-
-
-Change = Callable[[Stmt, Known, bool], tuple[Stmt, ...]]
-
-
-def with_intervals(statements: Iterable[Stmt], change: Change, known: Known | None = None,
-                   in_vector: bool = False) -> tuple[Stmt, ...]:
-    """The statements, each replaced by the result of `change`. known: intervals of counters, named positions and sums
-    of them at that point, updated with the names of the statements; bodies of loops and conditions are changed first.
-    """
-    known = Known() if known is None else known
-    return tuple(new for s in statements for new in change(_inside(s, change, known, in_vector), known, in_vector))
-
-
-def interval(expr: Expr, known: Known) -> Interval | None:
-    """The interval; None if it depends on data, or may be too large."""
-    try:
-        return known.sums.get(expr) or value_of(expr, known)
-    except Unknown:
-        return None
-
-
-def _inside(s: Stmt, change: Change, known: Known, in_vector: bool) -> Stmt:
-    if isinstance(s, For):
-        inner = Known(known)
-        inner.count(s)
-        return s._replace(body=with_intervals(s.body, change, inner, in_vector or s.kind == VECTOR))
-    if isinstance(s, If):
-        return If(s.condition, *(with_intervals(b, change, Known(known), in_vector) for b in (s.then, s.otherwise)))
-    if isinstance(s, (While, Last)):
-        return s._replace(body=with_intervals(s.body, change, Known(known), in_vector))
-    if isinstance(s, Let) and s.value.type == INDEX:
-        known.learn(s)
-    return s
-
-
-def _last(extent: int | Expr, known: Known) -> int | None:
-    if isinstance(extent, int):
-        return extent
-    found = interval(extent, known)
-    return found[1] if found else None

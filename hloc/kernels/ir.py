@@ -208,8 +208,8 @@ class Cost(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A function over buffers. `origin`: the HLO lines that it computes (printed as escaped comments); `wide`: compile
-    for the widest vectors of a CPU; `made`: the HLO instructions of the elements that names of the body stand for.
+    """A function over buffers. `origin`: the HLO lines that it computes (printed as escaped comments); `made`: the
+    HLO instructions of the elements that names of the body stand for.
 
     Kernels with the same `structure()` share one function in the emitted source.
     """
@@ -219,12 +219,11 @@ class Kernel(NamedTuple):
     body: tuple[Stmt, ...]
     cost: Cost = Cost()
     origin: tuple[str, ...] = ()
-    wide: bool = False
     made: tuple[tuple[str, str], ...] = ()
 
     def structure(self) -> tuple:
         """The parts that define the code: everything but name, cost, origin and made."""
-        return (self.buffers, self.body, self.wide)
+        return (self.buffers, self.body)
 
 
 class Prologue(NamedTuple):

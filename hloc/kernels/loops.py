@@ -30,9 +30,7 @@ MOST_TRIALS = 8
 SHORT_VECTOR = 8        # innermost loops below this length are no vectors,
 LONG_VECTOR = 64        # and those of this one are several
 
-SIDE_BY_SIDE = (2, 3, 4)    # iterations of a loop that another one computes at once, and
-MOST_OPERATIONS = 40    # the maximum of operations: adjacent elements are interleaved in registers
-MOST_PLACES, MOST_DIFFERENT = 9, 256    # if elements differ by position, so that one loop would need selects
+SIDE_BY_SIDE = (2, 3, 4)    # adjacent elements that are interleaved in registers
 
 Emit = Callable[[Builder, tuple[Index, ...]], None]
 
@@ -66,35 +64,13 @@ def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[
     return extents, origins, builder
 
 
-def written_out(extents: list[int], trial: Builder, emit: Emit) -> int | None:
-    """The number of a very short loop of which one iteration of another loop computes all iterations, or None: the
-    innermost loop, if its elements differ by position, so that one loop would need selects; or another loop along which
-    elements are contiguous, as channels of pixels are when planes are written. emit: as for `refine`, without the
-    extents."""
-    inner = len(extents) - 1
-    if inner < 1 or trial.counts.get("i", 0) > sum(n > 1 for n in extents):
-        return None
-    if trial.guards and 1 < extents[-1] <= MOST_PLACES and extents[-2] >= LONG_VECTOR // 4:
-        operations = row_operations(extents, emit)
-        if operations < extents[-1] * trial.operations and operations <= MOST_DIFFERENT:
-            return inner
-    for n in range(inner - 1, -1, -1):
-        if extents[n] in SIDE_BY_SIDE and extents[-1] >= LONG_VECTOR // 4 and any(
-                indexing.coefficient_of(p, f"i{n}") == 1 and indexing.coefficient_of(p, f"i{inner}") == extents[n]
-                for _, p in trial.accesses):
-            return n if trial.operations * extents[n] <= MOST_OPERATIONS else None
-    return None
-
-
-def row_operations(extents: Sequence[int], emit: Emit) -> int:
-    """The operations of all elements of an innermost row, one after the other: position-dependent values need no
-    select."""
-    builder = Builder()
-    with ExitStack() as stack:
-        counters = [stack.enter_context(builder.loop(n)) for n in extents[:-1]]
-        for place in range(extents[-1]):
-            emit(builder, (*counters, indexing.constant(place)))
-    return builder.operations
+def innermost(extents: Sequence[int], trial: Builder) -> int:
+    """The number of the loop that stands innermost: the last one, or a very short one along which elements are
+    adjacent, as channels of pixels are when planes are written: schedules of rows write it out."""
+    last = len(extents) - 1
+    return next((n for n in range(last) if extents[n] in SIDE_BY_SIDE and extents[-1] >= LONG_VECTOR // 4 and any(
+        indexing.coefficient_of(p, f"i{n}") == 1 and indexing.coefficient_of(p, f"i{last}") == extents[n]
+        for _, p in trial.accesses)), last)
 
 
 def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[list[int]]:

@@ -20,13 +20,12 @@ from hloc.ops.table import SCALARS
 CONVERSIONS = frozenset(["convert", "convert_held", "bitcast", "stochastic_convert", "widen", "narrow"])
 # Operations on elements of a storage type (bf16, f16, f8 ...) without conversion.
 OF_STORED = CONVERSIONS | {"select", "maximum_key", "minimum_key", "f16_of_maximum_key", "f16_of_minimum_key",
-                           "bf16_of_maximum_key", "bf16_of_minimum_key", "bits_read"}
+                           "bf16_of_maximum_key", "bf16_of_minimum_key"}
 # The meaning of these operations: tests and hloc/kernels/text/interpreter.py check the C functions against it.
 MADE_BY_PASSES = {
     "convert_held": "convert to bf16 of a value whose NaN, if it is one, has no bits that bf16 cannot hold",
     "widen": "convert f16 to f32, of neighbouring elements",
     "narrow": "convert f32 to f16, of neighbouring elements",
-    "bits_read": "the loaded integer itself, read by an instruction for floats",
     "opaque": "the INDEX itself, hidden from the C compiler",
     "maximum_key": "an integer that orders as `maximum` does: every NaN is above every number",
     "minimum_key": "an integer that orders as `minimum` does: every NaN is below every number",

@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeGuard, TypeVar
 
 from hloc.kernels import ir
@@ -121,6 +121,21 @@ def with_parts(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
     return expr
 
 
+def rebuilt(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
+    """An expression whose parts are changed, inner ones first, and then itself."""
+    return change(with_parts(expr, lambda part: rebuilt(part, change)))
+
+
+def replaced(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr | None]) -> ir.Expr:
+    """An expression whose largest parts for which `change` gives another one are that one."""
+    return change(expr) or with_parts(expr, lambda part: replaced(part, change))
+
+
+def without_names(expr: ir.Expr, values: Mapping[str, ir.Expr]) -> ir.Expr:
+    """An expression with values for these names."""
+    return replaced(expr, lambda e: values.get(e.name) if isinstance(e, ir.Var) else None)
+
+
 def with_expressions(statement: S, change: Callable[[ir.Expr], ir.Expr]) -> S:
     """A statement without a body, with its expressions changed."""
     if isinstance(statement, (ir.Let, ir.Assign)):
@@ -151,6 +166,12 @@ def with_all_expressions(statements: Iterable[ir.Stmt], change: Callable[[ir.Exp
     def inside(body: Iterable[ir.Stmt]) -> tuple[ir.Stmt, ...]:
         return tuple(map(one, body))
     return inside(statements)
+
+
+def with_all_parts(statements: Iterable[ir.Stmt], change: Callable[[ir.Expr], ir.Expr],
+                   leaf: Callable[[ir.Stmt], ir.Stmt | None] = lambda _: None) -> tuple[ir.Stmt, ...]:
+    """with_all_expressions, each of which is `rebuilt`."""
+    return with_all_expressions(statements, lambda e: rebuilt(e, change), leaf)
 
 
 def with_vector_loops(statements: Iterable[ir.Stmt],

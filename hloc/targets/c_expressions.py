@@ -98,8 +98,6 @@ class ExpressionPrinter:
             return self.call("f32_to_bf16_held", self.expression(expr.arguments[0])), ATOM
         if expr.op == "bitcast":
             return self._bitcast(expr.arguments[0], expr.type), ATOM
-        if expr.op == "bits_read":
-            return self._bits_read(expr.arguments[0])
         if expr.op == "select":
             return self._select(*expr.arguments)
         if expr.type == INDEX and expr.op in ("minimum", "maximum"):
@@ -187,13 +185,6 @@ class ExpressionPrinter:
         if target in ("f32", "f64"):
             return self.call(f"from_bits_{target}", text)
         return f"({c_type(target)})({text})"
-
-    def _bits_read(self, load: Expr) -> tuple[str, int]:
-        """An integer that is loaded as a float of its size."""
-        assert isinstance(load, Load)
-        float_type = f"f{ELEMENT_TYPES[load.type].bits}"
-        place = f"((const hloc_any_{float_type} *){load.buffer})[{self.expression(load.position)}]"
-        return f"({c_type(load.type)}){self.call(f'bits_{float_type}', place)}", UNARY
 
     def literal(self, const: Const) -> tuple[str, int]:
         """A C literal of exactly the constant's value, and its binding strength."""

@@ -19,7 +19,6 @@ class CFunction(NamedTuple):
     headers   the files that it includes
     loops     how many it has
     size      characters, without the comments above it and the functions of vectors, which compile in no time
-    wide      whether it, or a function in it, is compiled for the widest vectors
     """
 
     name: str
@@ -29,7 +28,6 @@ class CFunction(NamedTuple):
     headers: tuple[str, ...] = ()
     loops: int = 0
     size: int = 0
-    wide: bool = False
 
     def changed(self, text: str) -> CFunction:
         """The function with another text that does the same."""
@@ -37,12 +35,12 @@ class CFunction(NamedTuple):
 
 
 def c_function(name: str, lines: Iterable[str], printer: StatementPrinter, *, headers: Sequence[str] = (),
-               origin: Sequence[str] = (), vectors: Sequence[str] = (), wide: bool = False) -> CFunction:
+               origin: Sequence[str] = (), vectors: Sequence[str] = ()) -> CFunction:
     """The function of these lines. printer: it has counted their calls and loops; headers: those that the lines
     include; origin, vectors: the comments and the functions of vectors among them."""
     text, about = "\n".join(lines), comment(origin)
     return CFunction(name, text, about[0][3:-3] if about else "", tuple(sorted(printer.calls.items())), tuple(headers),
-                     printer.loops, len(text) - sum(len(line) + 1 for line in (*about, *vectors)), wide)
+                     printer.loops, len(text) - sum(len(line) + 1 for line in (*about, *vectors)))
 
 
 def includes(headers: Iterable[str]) -> list[str]:

@@ -216,10 +216,10 @@ def print_kernel(kernel: ir.Kernel, dialect: Dialect, name: str, printer: Statem
     return "\n".join(lines) + "\n"
 
 
-def signature(kernel: ir.Kernel, dialect: Dialect, name: str, qualifier: str = "") -> str:
-    """The first line of a kernel's function; `qualifier` precedes its type, in C."""
+def signature(kernel: ir.Kernel, dialect: Dialect, name: str) -> str:
+    """The first line of a kernel's function."""
     if not dialect.threads:
-        return f"{qualifier}void {name}(void *const *buffers, long begin, long end) {{"
+        return f"void {name}(void *const *buffers, long begin, long end) {{"
     parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
     return f'extern "C" __global__ void {name}({parameters}) {{'
 

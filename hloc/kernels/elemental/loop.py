@@ -56,21 +56,15 @@ def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emi
                 suffix: str = "") -> KernelCall:
     """A kernel that runs emit(outline, indices) at every point of a space of these dimensions."""
     extents, trial = loops.factors(dimensions, lambda builder, index: emit(Outline(group, builder), index))
-
-    def point(builder: Builder, counters: tuple[Index, ...]) -> None:
-        emit(Outline(group, builder), indexing.delinearize(indexing.linearize(counters, extents), dimensions))
     outline, is_cpu = Outline(group), machine.kind == "cpu"
     tiling = find_tiling(extents, trial, outline) if is_cpu else None
-    beside = loops.written_out(extents, trial, point) if is_cpu and not tiling else None
-    if beside is not None:
-        outline.share_broadcasts()
+    inner = loops.innermost(extents, trial) if is_cpu and not tiling else len(extents) - 1
+    walked = [*extents[:inner], *extents[inner + 1:], extents[inner]]
     # gcc 12 confuses the conditions of adjacent loads, each under its own one
-    outline.builder.loads_first = is_cpu and extents[-1] <= MOST_AT_ONCE
-    walked = [n for d, n in enumerate(extents) if d != beside]
+    outline.builder.loads_first = is_cpu and walked[-1] <= MOST_AT_ONCE
     with tiled_nest(outline, tiling) if tiling else loops.nest(outline.builder, walked, machine) as counters:
-        for place in range(1 if beside is None else extents[beside]):
-            own = counters if beside is None else (*counters[:beside], indexing.constant(place), *counters[beside:])
-            emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
+        own = (*counters[:inner], counters[-1], *counters[inner:-1])
+        emit(outline, indexing.delinearize(indexing.linearize(own, extents), dimensions))
     return outline.finish(suffix, cost_of(outline, math.prod(dimensions), trial))
 
 

@@ -25,7 +25,7 @@ from hloc.kernels.walks import expressions, operation, parts, taken_in, term_tak
 UNROLL = "unroll"               # the third kind of an axis, beside those of loops
 FLOATS = ("f32", "f64")
 DIVISIONS = ("divide", "remainder")
-WITHOUT_LANES = ("called_", "bits_read", "stochastic_convert")
+WITHOUT_LANES = ("called_", "stochastic_convert")
 
 
 class Refused(Exception):

@@ -82,12 +82,14 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
     is_short = longest <= MOST_AT_ONCE and not nest.arrays      # what is stored and read again would be no vector
     n = longest if is_short else AT_ONCE if is_moved else 1
     is_heavy = any(isinstance(e, Apply) and e.op in HEAVY for e in values)
-    if n < 2 or is_heavy and not (is_short and longest <= AT_ONCE):
+    if is_heavy and not (is_short and longest <= AT_ONCE):
         yield (*lanes, *tables), least
         return
-    yield (*lanes, ("unroll", (n,)), *tables), least
+    if n > 1:
+        lanes += ("unroll", (n,)),
+    yield (*lanes, *tables), least
     if is_short and tables:
-        yield (*lanes, ("unroll", (n,))), 0.0
+        yield lanes, 0.0
 
 
 # -- the cost of a row -------------------------------------------------------------------------------------------------

@@ -132,6 +132,8 @@ class _Rows:
             env[name] = Var(new, load.type)
         before += self.known_positions(part, env)
         inside = body(env)
+        if kind == VECTOR and not self.sizes and not any(isinstance(s, (For, Assign)) for s in inside):
+            inside.sort(key=lambda s: isinstance(s, Store))     # compilers do not know that rows read nothing written
         left = sorted(n for n in (changed | own) & set(self.arrays) - set(self.sizes) if n in env)
         after = [Store(self.arrays[n], here, env[n]) for n in left]
         return For(row, self.nest.loop.extent, kind, (*before, *inside, *after))

@@ -160,8 +160,6 @@ def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int
         return lambda *values: constant + sum(value * factor for value, factor in zip(values, factors))
     if arguments[-1] == ir.INDEX and op in INDEX_MEANING:
         return INDEX_MEANING[op]
-    if op == "bits_read":
-        return lambda value: value
     if op.endswith("imum_key"):
         return _float_of_key(op, type) if "_of_" in op else _key_of_float(op, arguments[0])
     if op.endswith("_is_near"):

@@ -41,9 +41,8 @@ def statement_lines(statements: Iterable[ir.Stmt]) -> list[str]:
 def _kernel(kernel: ir.Kernel) -> str:
     name = kernel.name if PLAIN_NAME.fullmatch(kernel.name) else f'"{kernel.name}"'
     buffers = ", ".join(f"{b.name}: {b.type}[{b.size}] {b.access}" for b in kernel.buffers)
-    wide = " wide" * kernel.wide
     lines = [f"// {printable(line)}" for line in kernel.origin]
-    return "\n".join([*lines, f"kernel {name}({buffers}){wide} {{", *_block(kernel.body, 1), "}", ""])
+    return "\n".join([*lines, f"kernel {name}({buffers}) {{", *_block(kernel.body, 1), "}", ""])
 
 
 def _block(statements: Iterable[ir.Stmt], indent: int) -> list[str]:

@@ -81,9 +81,8 @@ class _Reader:
         return ParseError(message, Span(self.source, place.start_pos or 0, place.end_pos or 1))
 
     def kernel(self, node: Tree) -> ir.Kernel:
-        name, *buffers, wide, body = _children(node)
-        kernel = ir.Kernel(name.strip('"'), tuple(self.buffer(b) for b in buffers if b is not None), self.block(body),
-                        wide=wide is not None)
+        name, *buffers, body = _children(node)
+        kernel = ir.Kernel(name.strip('"'), tuple(self.buffer(b) for b in buffers if b is not None), self.block(body))
         try:
             verify_kernel(kernel)
         except KernelError as error:

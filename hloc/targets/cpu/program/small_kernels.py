@@ -37,7 +37,7 @@ def inlined_kernels(program: Program, names: Sequence[str], functions: Mapping[s
         kernel, name = program.kernels[launch.kernel], names[launch.kernel]
         seconds = seconds_of(kernel.cost, machine)
         total += times * (LAUNCH_SECONDS + seconds)
-        if isinstance(kernel, Kernel) and seconds <= LONGEST and not functions[name].wide:
+        if isinstance(kernel, Kernel) and seconds <= LONGEST:
             runs[name] = runs.get(name, 0) + times
             places[name] = places.get(name, 0) + 1
     chosen, spent = set(), 0.0

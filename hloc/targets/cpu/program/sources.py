@@ -204,7 +204,6 @@ class _Printed(NamedTuple):
     its lines below the first."""
 
     kernel: Kernel
-    wide: bool
     vectors: tuple[str, ...]
     called: tuple[str, ...]
     body: tuple[str, ...]
@@ -212,14 +211,13 @@ class _Printed(NamedTuple):
 
     @property
     def key(self) -> tuple:
-        return self.wide, self.vectors, self.called, self.body
+        return self.vectors, self.called, self.body
 
     def function(self, name: str) -> CFunction:
         headers, origin = self.printer.headers, self.kernel.origin
-        first = signature(self.kernel, C, name, "HLOC_WIDE " * self.wide)
+        first = signature(self.kernel, C, name)
         lines = [*includes(headers), *self.vectors, *self.called, *comment(origin), first, *self.body, ""]
-        return c_function(name, lines, self.printer, headers=headers, origin=origin, vectors=self.vectors,
-                          wide=self.wide)
+        return c_function(name, lines, self.printer, headers=headers, origin=origin, vectors=self.vectors)
 
 
 def _printed(kernel: Kernel) -> _Printed:
@@ -227,4 +225,4 @@ def _printed(kernel: Kernel) -> _Printed:
     body = tuple(kernel_body(kernel, printer))
     vectors = tuple(vector_definitions(kernel.body, printer))
     called = tuple(definitions(kernel.body, printer))
-    return _Printed(kernel, kernel.wide, vectors, called, body, printer)
+    return _Printed(kernel, vectors, called, body, printer)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from math import prod
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -37,11 +36,9 @@ from hloc.kernels.walks import parts, with_all_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.tiles.load_speculation import epilogue_with_loads_first
 from hloc.targets.cpu.vector_loops.call_printer import headers_of
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
-from hloc.targets.cpu.vector_loops.vector_width import computes_much
 from hloc.targets.printer import C, StatementPrinter, buffer_declarations
 from hloc.targets.vectors import vector_definitions
 
@@ -76,7 +73,7 @@ def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
         return None
     sizes: dict[int, str] = {}
     of_row, of_column = (with_names(part, sizes) for part in by_row(
-        epilogue_with_loads_first(tile, _extents(tile)), {b.name for b in tile.buffers if b.access == "read"}))
+        tile.epilogue, {b.name for b in tile.buffers if b.access == "read"}))
     statements = _columns(of_row, of_column, tile, machine)
     total, printer = dict(tile.parameters)["types"][1], StatementPrinter(C)
     columns = "\n".join([
@@ -97,27 +94,14 @@ def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
     whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
     printer.loops += 1
     vectors = vector_definitions(statements, printer)
-    headers, is_wide = ("gemm.h", *headers_of(printer.calls)), computes_much(tile.epilogue)
-    wide = "HLOC_WIDE " * is_wide
+    headers = "gemm.h", *headers_of(printer.calls)
     return Epilogue(c_function(name, [
         *includes(headers), *vectors,
-        f"static inline __attribute__((always_inline)) {wide}void {name}_columns{columns}",
-        f"{wide}void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
+        f"static inline __attribute__((always_inline)) void {name}_columns{columns}",
+        f"void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
         f"  if (columns == {whole}) {call.format(whole)}",
         f"  else {call.format('columns')}",
-        "}", ""], printer, headers=headers, vectors=vectors, wide=is_wide), tuple(sizes))
-
-
-def _extents(tile: Tile) -> dict[str, int]:
-    """The numbers of values of batch, row and column; parameters as in the files of hloc/kernels/products."""
-    given = dict(tile.parameters)
-    if tile.library_kernel == "gemm":
-        m, n, _ = given["sizes"]
-        return {"batch": prod(given["batches"]), "row": m, "column": n}
-    places = prod(given["size"])
-    if given["is_transposed"]:
-        return {"batch": given["batch"], "row": given["features"], "column": places}
-    return {"row": given["batch"] * places, "column": given["features"]}
+        "}", ""], printer, headers=headers, vectors=vectors), tuple(sizes))
 
 
 def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list[Stmt]]:

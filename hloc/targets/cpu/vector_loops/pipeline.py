@@ -17,8 +17,8 @@ from hloc.kernels.schedule.nest import Nest
 from hloc.kernels.schedule.row_nest import RowNest
 from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
+from hloc.targets.cpu.vector_loops.bitcast_copies import bitcast_copies
 from hloc.targets.cpu.vector_loops.call_fission import call_fission
-from hloc.targets.cpu.vector_loops.complex_copies import complex_copies
 from hloc.targets.cpu.vector_loops.function_calls import function_calls
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
@@ -27,36 +27,31 @@ from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
-from hloc.targets.cpu.vector_loops.strided_integer_loads import strided_integer_loads
-from hloc.targets.cpu.vector_loops.vector_width import vector_width
 
 KernelPass = Callable[..., Kernel]                   # of a Kernel and a Machine
 Observer = Callable[[str, Kernel, Kernel], None]
 
 KERNEL_PIPELINE: tuple[KernelPass, ...] = (
-    row_schedules,
-    complex_copies,
-    vector_width,
+    bitcast_copies,
     specialization,
     ssa_conversion,
+    row_schedules,
     narrow_extrema,
     nan_check_elimination,
     loop_schedules,
     call_fission,
     function_calls,
     scalar_conversions,
-    strided_integer_loads,
 )
 
 SCHEDULING = row_schedules, loop_schedules         # passes that take the schedules of a file
 
 # (first, second, why): `first` runs before `second`.
 KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
-    (row_schedules, complex_copies, "which loops are along memory is known once rows go together"),
-    (complex_copies, vector_width, "copies of complex numbers count as copies once they are of one number each"),
-    (vector_width, specialization, "the length and the work of a loop are judged before it is cut"),
+    (bitcast_copies, row_schedules, "vectors hold floats, but no complex numbers"),
     (specialization, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
-    (ssa_conversion, loop_schedules, "nests are straight-line code"),
+    (ssa_conversion, row_schedules, "nests are straight-line code"),
+    (row_schedules, narrow_extrema, "which loops are long is known once rows go together"),
     (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
     (loop_schedules, call_fission, "vectors have functions that C compilers do not vectorize in loops"),
     (call_fission, function_calls, "functions that are called are no longer found"),

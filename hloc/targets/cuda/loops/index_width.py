@@ -7,8 +7,10 @@ subexpressions, are known to fit (hloc/kernels/intervals.py). Positions that dep
 """
 from __future__ import annotations
 
-from hloc.kernels.intervals import LIMIT, Known, Unknown, look, small, with_intervals
-from hloc.kernels.ir import INDEX, For, If, Kernel, Last, Mutable, Stmt
+from collections.abc import Iterable, Mapping
+
+from hloc.kernels.intervals import LIMIT, Interval, Unknown, look, small, value_of
+from hloc.kernels.ir import INDEX, For, If, Kernel, Last, Let, Mutable, Stmt
 from hloc.kernels.walks import expressions
 from hloc.targets.cuda.loops.iteration_space import elements_of, parallel_loop
 
@@ -19,19 +21,27 @@ def fits(kernel: Kernel) -> bool:
     if any(b.size >= LIMIT for b in kernel.buffers) or loop and elements_of(loop) >= LIMIT:
         return False
     try:
-        with_intervals(kernel.body, _small)
+        _look_at(kernel.body, {})
     except Unknown:
         return False
     return True
 
 
-def _small(s: Stmt, known: Known, _in_vector: bool) -> tuple[Stmt, ...]:
-    """The statement itself. Raises Unknown if a position in it, or its counter, may be large."""
-    if isinstance(s, For) and isinstance(s.extent, int):
-        small((0, max(0, s.extent - 1)))
-    elif isinstance(s, Mutable) and s.initial.type == INDEX \
-            or hasattr(s, "body") and not isinstance(s, (For, If, Last)):
-        raise Unknown
-    for expr in expressions(s):
-        look(expr, known)
-    return (s,)
+def _look_at(statements: Iterable[Stmt], outer: Mapping[str, Interval]) -> None:
+    """outer: the intervals of names around. Raises Unknown if a position, or the counter of a loop, may be large."""
+    known = dict(outer)
+    for s in statements:
+        for expr in expressions(s):
+            look(expr, known)
+        if isinstance(s, Let) and s.value.type == INDEX:
+            known[s.name] = value_of(s.value, known)
+        elif isinstance(s, For):
+            most = s.extent if isinstance(s.extent, int) else value_of(s.extent, known)[1]
+            _look_at(s.body, known | {s.name: small((0, max(0, most - 1)))})
+        elif isinstance(s, If):
+            _look_at(s.then, known)
+            _look_at(s.otherwise, known)
+        elif isinstance(s, Last):
+            _look_at(s.body, known)
+        elif hasattr(s, "body") or isinstance(s, Mutable) and s.initial.type == INDEX:
+            raise Unknown
