@@ -114,8 +114,7 @@ def arrays(module, seed: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("seed", range(18))
 def test_random_attention(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion_attention, "LEAST_PRODUCT", 0)
-    monkeypatch.setattr(fusion_attention, "FEW_NARROW", 0)
-    monkeypatch.setattr(fusion_attention, "ONE_QUERY_KEYS", 0)
+    monkeypatch.setattr(fusion_attention, "FEW_QUERIES", 0)
     text = attention(random.Random(seed))
     module = parse_module(text)
     inputs = arrays(module, seed)
@@ -123,7 +122,7 @@ def test_random_attention(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with np.errstate(all="ignore"):
         (want,) = hloc.compile(text, target="reference")(*inputs)
     executable = hloc.compile(text, target="cpu", run=False)
-    assert re.search(r"hloc_attention(_few|_pairs)?\(", executable.source)
+    assert re.search(r"hloc_attention(_pairs)?\(", executable.source)
     (got,) = executable(*inputs)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     finite = np.isfinite(want)

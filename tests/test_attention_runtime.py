@@ -13,7 +13,6 @@ import pytest
 from native import FLAGS, INCLUDE, once
 
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FEW_QUERIES
 from hloc.targets.cpu.plans.attention import Attention, AttentionChoices, Operand, plan_of_attention
 
 LONG, POINTER, INT, FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_float
@@ -40,7 +39,7 @@ class Arguments(ctypes.Structure):
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: width.replace(" ", "-"))
 def entries(request):
     """The entries of attention.h for a number of queries, compiled for one width of vectors."""
-    names = ("attention", "attention_pairs", "attention_thin", "pool")
+    names = ("attention", "attention_pairs", "pool")
     flags = [*FLAGS, *WIDTHS[request.param]]
 
     def make(folder: Path) -> Path:
@@ -52,15 +51,13 @@ def entries(request):
     library.hloc_pool_start(2, 100)
     widest = Machine.host().vector_bytes
     machine = dataclasses.replace(Machine.host(), cores=2, vector_bytes=min(widest, MOST_BYTES[request.param]))
-    of_kind = {"": library.hloc_attention, "few": library.hloc_attention_few,
-               "pairs": getattr(library, "hloc_attention_pairs", None)}
+    of_kind = {"": library.hloc_attention, "pairs": getattr(library, "hloc_attention_pairs", None)}
 
     def planned(kind: str):
         """The entry of a kind, to which a call adds its plan; None: the CPU has no such instructions."""
         entry = of_kind[kind]
         return entry and (lambda arguments: entry(ctypes.byref(with_plan(arguments, kind, machine))))
-    yield lambda rows: [planned("pairs")] if rows == PAIRS else [
-        planned(""), *([planned("few")] if rows <= FEW_QUERIES else [])]
+    yield lambda rows: [planned("pairs" if rows == PAIRS else "")]
     library.hloc_pool_stop()
 
 

@@ -141,7 +141,6 @@ CASES = {
                                         "bf01_oi01->bf01"),
     "f64 window": convolution("f64[2,20,20,16]", "f64[3,3,16,24]", "f64[2,18,18,24]", "window={size=3x3}"),
     "attention": attention(200, 300),
-    "attention of one": attention(1, 300),
     "rows sorted": sort("f32", 20, 500),
     "rows too long for a network": sort("f32", 20, 600),
     "few rows sorted": sort("u8", 3, 300),

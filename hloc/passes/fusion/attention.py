@@ -30,10 +30,7 @@ from hloc.passes.fusion.whole import ATTENTION, WholeKernel, in_order
 LEAST_PRODUCT = 2048             # multiply-adds of a matmul: smaller ones are faster as loops
 # Of a CPU:
 LEAST_DEPTH = 16                 # numbers of a query, or of a value
-FEW_QUERIES = 5, 8               # more than memory bandwidth hides, too few to fill vectors
-MANY_KEYS = 512                  # fewer are in a cache for both matmuls
-ONE_QUERY_KEYS = 64              # of a single query: with fewer, its matmuls take less time than planning an attention
-FEW_NARROW = 4                   # queries of two-byte types: their matmuls read keys without converting them
+FEW_QUERIES = 8                  # too few to fill vectors: each matmul reads keys, or values, once
 TARGETS = frozenset(["cpu", "cuda"])    # those that have a kernel for it
 WITH_GRADIENTS = frozenset(["cuda"])    # and for its gradients; on a CPU recomputing scores takes longer
 
@@ -196,9 +193,4 @@ def slower(attention: Attention, machine: Machine) -> str:
     features = prod(output.shape.dimensions[d] for d in free_of_side(output, 1 - attention.slot))
     if min(depth, features) < LEAST_DEPTH:
         return f"vectors of {min(depth, features)} are too short for an attention kernel"
-    if queries <= FEW_NARROW and ELEMENT_TYPES[scores.operands[side].shape.element_type].bytes == 2:
-        return "with so few queries of a two-byte type, separate matmuls are faster"
-    if queries == 1 and attention.keys[0] <= ONE_QUERY_KEYS:
-        return "with one query and so few keys, separate matmuls are faster"
-    few = FEW_QUERIES[0] <= queries <= FEW_QUERIES[1]
-    return "with so few queries and keys, separate matmuls are faster" if few and attention.keys[0] <= MANY_KEYS else ""
+    return "with so few queries, separate matmuls are faster" if queries <= FEW_QUERIES else ""

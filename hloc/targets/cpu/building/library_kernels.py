@@ -22,8 +22,7 @@ GENERIC = ("gemm_pred", "gemm_u8", "gemm_u16", *(f"conv_{type}" for type in (
     "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f64", "c64", "c128", "s8_s32", "u8_s32")))
 # The matmuls of convolutions of other types, if not their own: "s8" and "s16" have sums of s32.
 PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8": "u8", "s16": "u16"}
-ATTENTION_UNITS = {"": "attention.c", "few": "attention_thin.c", "pairs": "attention_pairs.c"}
-FEW_QUERIES = 8                      # HLOC_FEW in runtime/attention_internal.h
+ATTENTION_UNITS = {"": "attention.c", "pairs": "attention_pairs.c"}
 # What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
              "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"),
@@ -60,10 +59,7 @@ def units_of(kind: str, type: str) -> list[str]:
 
 def attention_kind(given: Mapping[str, Any], machine: Machine) -> str:
     """Which of ATTENTION_UNITS a Tile with such parameters (kernels/attention/attention.py) takes."""
-    rows, _, depth, _ = given["sizes"]
-    if rows <= FEW_QUERIES:
-        return "few"
-    types = {*given["types"], given["weights"]}
+    depth, types = given["sizes"][2], {*given["types"], given["weights"]}
     lies = all(row % 2 == 0 and step == 1 for _, row, step, _ in (given["query"], given["key"]))
     return "pairs" if types == {"bf16"} and machine.has_pairs and depth % 2 == 0 and lies else ""
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FEW_QUERIES, attention_kind
+from hloc.targets.cpu.building.library_kernels import attention_kind
 from hloc.targets.cpu.plans.slots import Scratch, busy_threads
 from hloc.targets.cpu.tiles.scores import score_of
 
 KEYS, KEY_ROOM, MOST_PANELS = 140, 144, 4             # keys of a block, also as whole vectors; panels of a task
-LEAST, PIECE = 65536, 4e5                             # multiply-adds that are divided among threads; those of a task
+PIECE = 4e5                                           # multiply-adds of a task
 
 
 class AttentionChoices(NamedTuple):
@@ -25,9 +25,8 @@ class AttentionChoices(NamedTuple):
 
     k_in_place, v_in_place   keys, values are not copied; k_stride, v_stride: from one row of a copy to the next
     block                    keys of a block; panels: of queries, of a task
-    blocks_of_split          few queries: blocks of a part of the keys
     grain                    tasks that a thread takes at once
-    first, own               bytes of scratch memory; at_tile ...: where these begin in `own`
+    own                      bytes of scratch memory; at_tile ...: where these begin in it
     """
 
     k_in_place: bool = False
@@ -36,9 +35,7 @@ class AttentionChoices(NamedTuple):
     k_stride: int = 0
     v_stride: int = 0
     panels: int = 1
-    blocks_of_split: int = 1
     grain: int = 1
-    first: int = 0
     own: int = 0
     at_tile: int = 0
     at_transposed: int = 0
@@ -83,34 +80,12 @@ def attention_scratch(tile: Tile, machine: Machine) -> Scratch:
 
 
 def plan_of_attention(a: Attention, machine: Machine) -> tuple[AttentionChoices, Scratch]:
+    """Queries are in vector lanes, two vectors of them in a panel. Values of pairs are interleaved, key by key."""
     if 0 in (a.rows, a.columns, a.batches, a.depth + a.features):
         return AttentionChoices(), Scratch()
     blocks = -(-a.columns // KEYS)
     block = (-(-a.columns // blocks) + 1) // 2 * 2
-    choices = AttentionChoices(block=block, k_stride=_dense_stride(a.depth), v_stride=_dense_stride(a.features))
-    return (_few if a.kind == "few" else _by_panels)(a, choices, machine)
-
-
-def _few(a: Attention, made: AttentionChoices, machine: Machine) -> tuple[AttentionChoices, Scratch]:
-    """Up to eight queries: parts of the keys, if there are fewer batches than threads need."""
-    lanes, wanted, blocks = machine.vector_bytes // 4, 4 * machine.cores, -(-a.columns // made.block)
-    work, splits = a.columns * (a.depth + a.features) * a.rows, 1
-    if a.batches < wanted and work * a.batches > LEAST:
-        splits = min(-(-wanted // a.batches), blocks)
-    of_split = -(-blocks // splits)
-    splits = -(-blocks // of_split)
-    partial = (-(-a.features // lanes) + 1) * lanes
-    own = 4 * (FEW_QUERIES * (made.k_stride + KEY_ROOM) + made.block * (made.k_stride + made.v_stride))
-    first, grain = 4 * a.batches * splits * a.rows * partial, int(LEAST * splits / work) + 1
-    in_place = (o.type == "f32" and o.column == 1 and size % lanes == 0
-                for o, size in ((a.key, a.depth), (a.value, a.features)))
-    return made._replace(**dict(zip(("k_in_place", "v_in_place"), in_place)), blocks_of_split=of_split, grain=grain,
-                         first=first, own=own), \
-        Scratch.of(first=first, own=own, threads=busy_threads(a.batches * splits, grain, machine))
-
-
-def _by_panels(a: Attention, made: AttentionChoices, machine: Machine) -> tuple[AttentionChoices, Scratch]:
-    """Queries are in vector lanes, two vectors of them in a panel. Values of pairs are interleaved, key by key."""
+    k_stride, v_stride = _dense_stride(a.depth), _dense_stride(a.features)
     panel, in_pairs = machine.vector_bytes // 2, a.kind == "pairs"
     k_in_place, v_in_place = _in_place(a.key, in_pairs), not in_pairs and _in_place(a.value, in_pairs)
     panels = -(-a.rows // panel)
@@ -120,13 +95,12 @@ def _by_panels(a: Attention, made: AttentionChoices, machine: Machine) -> tuple[
     at_tile = at_once * (a.depth + a.features + 3) * panel
     at_transposed = at_tile + KEYS * panel
     at_k = at_transposed + (KEY_ROOM * panel if a.by_columns else 0)
-    at_v = at_k + (0 if k_in_place else _aligned(made.block * made.k_stride))
-    at_room = at_v + (0 if v_in_place else _aligned(made.block * made.v_stride))
+    at_v = at_k + (0 if k_in_place else _aligned(block * k_stride))
+    at_room = at_v + (0 if v_in_place else _aligned(block * v_stride))
     own = 4 * (at_room + _aligned(max(a.depth, a.features)) * panel)
     grain = int(PIECE / (at_once * panel * a.columns * (a.depth + a.features))) + 1
-    return made._replace(
-        k_in_place=k_in_place, v_in_place=v_in_place, panels=at_once, grain=grain, own=own, at_tile=at_tile,
-        at_transposed=at_transposed, at_k=at_k, at_v=at_v, at_room=at_room), \
+    return AttentionChoices(k_in_place, v_in_place, block, k_stride, v_stride, at_once, grain, own, at_tile,
+                            at_transposed, at_k, at_v, at_room), \
         Scratch.of(own=own, threads=busy_threads(a.batches * -(-panels // at_once), grain, machine))
 
 

@@ -4,7 +4,7 @@
  * of keys are computed as keys x queries: a register tile multiplies elements of keys, read in place, by the panel. So
  * the softmax is vectorized over queries, and its weights are the panel by which elements of values are multiplied,
  * into features x queries. All panels of a task use a block of keys and values while it is in cache.
- * attention_kernels.h has the register tiles; attention_thin.c computes attention of few queries.
+ * attention_kernels.h has the register tiles.
  */
 #include "attention_internal.h"
 #include "attention_kernels.h"

@@ -1,7 +1,6 @@
 /* attention.h: two batched products with a softmax between them, in one pass over the keys.
  *
  *   int hloc_attention(const hloc_attention_args*)         attention.c
- *   int hloc_attention_few(const hloc_attention_args*)     at most 8 queries: attention_thin.c
  *   int hloc_attention_pairs(const hloc_attention_args*)   attention_pairs.c: of bf16, where the CPU multiplies pairs;
  *       an even depth, along which queries and keys lie in memory, their rows an even number of elements apart
  * For every batch b, row i (query) and feature f, in f32:
@@ -39,8 +38,8 @@ typedef struct {
 /* How it is computed: decided by hloc/targets/cpu/plans/attention.py, which says what each field means. */
 typedef struct {
   int k_in_place, v_in_place;
-  long block, k_stride, v_stride, panels, blocks_of_split, grain;
-  long first, own, at_tile, at_transposed, at_k, at_v, at_room;
+  long block, k_stride, v_stride, panels, grain;
+  long own, at_tile, at_transposed, at_k, at_v, at_room;
 } hloc_attention_choices;
 
 typedef struct {
@@ -57,7 +56,6 @@ typedef struct {
 } hloc_attention_args;
 
 int hloc_attention(const hloc_attention_args* args);
-int hloc_attention_few(const hloc_attention_args* args);
 int hloc_attention_pairs(const hloc_attention_args* args);
 
 #endif

@@ -20,19 +20,16 @@ enum { HLOC_ATTENTION_TILE = 12 };
 #else
 enum { HLOC_ATTENTION_TILE = 6 };
 #endif
-/* queries of a panel; keys of a block, and that rounded up to vectors; most queries of attention_thin.c */
+/* queries of a panel; keys of a block, and that rounded up to vectors */
 #define HLOC_KEYS 140
 #define HLOC_KEY_ROOM 144
-#define HLOC_FEW 8
 enum { HLOC_PANEL = 2 * HLOC_LANES32 };
 
 typedef struct {
   hloc_attention_args g;
   long batches;
   int failed;
-  long tasks_of_batch;          /* of attention.c */
-  long splits;                  /* of attention_thin.c */
-  float* partial;
+  long tasks_of_batch;
 } hloc_attention_plan;
 
 HLOC_INLINE long hloc_smaller(long a, long b) { return a < b ? a : b; }

@@ -15,7 +15,7 @@ from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.c_function import CFunction, c_function, includes
-from hloc.targets.cpu.building.library_kernels import FEW_QUERIES, generic_conv
+from hloc.targets.cpu.building.library_kernels import generic_conv
 from hloc.targets.cpu.plans.attention import KEY_ROOM, KEYS, MOST_PANELS, attention_of, plan_of_attention
 from hloc.targets.cpu.plans.convolutions import plan_of_tile, sizes_of
 from hloc.targets.cpu.plans.matmul import Product, kind_of, product_of
@@ -124,7 +124,7 @@ def attention(tile: Tile, name: str, machine: Machine) -> CFunction:
     planned = attention_of(tile, machine)
     fields.update(choices=constants_text(plan_of_attention(planned, machine)[0]))
     score, entry = score_of(tile), "_".join(filter(None, ("attention", planned.kind)))
-    sizes = [fits(entry, machine.vector_bytes, KEYS, KEY_ROOM, FEW_QUERIES if planned.kind == "few" else MOST_PANELS)]
+    sizes = [fits(entry, machine.vector_bytes, KEYS, KEY_ROOM, MOST_PANELS)]
     if score is None:
         return _function(tile, name, "attention.h", "", entry, fields_text(**fields), None, sizes)
     fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
