@@ -28,7 +28,6 @@ from hloc.targets.cpu.program.sources import Sources, Unit
 from hloc.workers import Workers
 
 LONG_DRIVER = 40_000              # characters
-LONG = ("_near_c64", "_near_c128")
 Report = Callable[[str, int, int], None]
 
 
@@ -111,7 +110,6 @@ def _library_kernel(chain: Toolchain, unit: str, flags: tuple[str, ...], digest:
 def _unit_object(chain: Toolchain, unit: Unit, source: Path, times: list[UnitTime]) -> Path:
     source.write_text(unit.text, encoding="utf-8")
     driver_flags = toolchain.DRIVER_FLAGS if len(unit.text) < LONG_DRIVER else toolchain.LONG_DRIVER_FLAGS
-    is_long = any(name.endswith(LONG) for f in unit.functions for name, _ in f.calls)
-    flags = chain.kernel_flags(long=is_long) if unit.holds_kernels else driver_flags
+    flags = chain.kernel_flags() if unit.holds_kernels else driver_flags
     with timed(times, source.name, unit.functions):
         return chain.compile_object(source, source.with_suffix(".o"), flags)

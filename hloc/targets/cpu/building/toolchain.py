@@ -39,11 +39,12 @@ GCC_LIBRARY_KERNEL_FLAGS = ("-fpeel-loops", "-funswitch-loops", "-fvect-cost-mod
 # Loops of kernels are unswitched up to this size: a select whose condition is the same for all elements cannot be a
 # vector operation in gcc, which needs to see the comparison, or vectors of booleans.
 # No partial redundancies, no threaded jumps: where one of a select's values is constant, or several selects have one
-# condition, gcc would make a branch of all that follows.
-GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150", "-fno-tree-pre", "-fno-thread-jumps")
-# Functions of complex numbers are hundreds of instructions without branches, where these passes find nothing: a quarter
-# of gcc's time.
-GCC_LONG_FLAGS = ("-fno-gcse", "-fno-tree-dominator-opts", "-fno-tree-vrp")
+# condition, gcc would make a branch of all that follows. The other passes find next to nothing in straight code of
+# named vectors and short loops, and take a seventh of gcc's time. (Value ranges stay: loops of gathers need them.)
+GCC_KERNEL_FLAGS = ("--param", "max-unswitch-insns=150", *(f"-fno-{name}" for name in (
+    "tree-pre", "thread-jumps", "gcse", "tree-dominator-opts", "schedule-insns2", "rerun-cse-after-loop",
+    "cse-follow-jumps", "code-hoisting", "crossjumping", "tree-tail-merge", "lra-remat", "partial-inlining",
+    "tree-switch-conversion", "optimize-strlen")))
 # Gathers of two or four elements take two to three times as long as as many loads.
 GATHER_FLAGS = ("-mtune-ctrl=^use_gather_2parts,^use_gather_4parts",)
 FIRST_GCC_WITH_GATHER_FLAGS = 12
@@ -79,7 +80,7 @@ class Toolchain:
         """What a cached build depends on, besides its source: the whole command, and all flags that may go with it."""
         cpu = _cpu_identity() if any(flag.endswith("=native") for flag in self.native) else str(self.slow_pairs)
         return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(self.amx), *DRIVER_FLAGS,
-                         *LONG_DRIVER_FLAGS, *self.kernel_flags(long=True), *sanitize.flags(), cpu))
+                         *LONG_DRIVER_FLAGS, *self.kernel_flags(), *sanitize.flags(), cpu))
 
     def _called(self) -> tuple[str, ...]:
         """The command, whatever link to the compiler it goes by; some programs are several compilers, by name."""
@@ -94,11 +95,11 @@ class Toolchain:
         tuned = self.is_x86 and found is not None and int(found[1]) >= FIRST_GCC_WITH_GATHER_FLAGS
         return LIBRARY_KERNEL_FLAGS + GCC_LIBRARY_KERNEL_FLAGS + (GATHER_FLAGS if tuned else ())
 
-    def kernel_flags(self, *, long: bool = False) -> tuple[str, ...]:
-        """Optimization of generated kernels. long: of those that call functions of complex numbers."""
+    def kernel_flags(self) -> tuple[str, ...]:
+        """Optimization of generated kernels."""
         if self.is_clang:
             return self.library_kernel_flags()
-        return self.library_kernel_flags() + GCC_KERNEL_FLAGS + (GCC_LONG_FLAGS if long else ())
+        return self.library_kernel_flags() + GCC_KERNEL_FLAGS
 
     @property
     def is_clang(self) -> bool:
