@@ -18,6 +18,7 @@ from hloc.kernels.walks import parts
 SECTOR = 32                         # bytes of a request from L1 to L2
 SCATTERED, MOST_LOADED = 2654435761, 0xFFFFFF   # a multiplier that scatters positions; the largest loaded value
 LIMIT = 1 << 40
+FLAGS = 16                          # flags for each number, which are quicker than sorting
 
 
 def mixed(number: np.ndarray, counters: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
@@ -97,8 +98,19 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 def sectors(positions: Sequence[np.ndarray], width: float, size: int, blocks: np.ndarray) -> float:
     """Bytes of sectors per point, if a block requests each sector once. width: bytes of an element; size: elements of
     the array; blocks: the block of each point."""
-    asked = []
+    count, asked = int(blocks.max()) + 1, []
     for position in positions:
         place = np.broadcast_to(position, blocks.shape) % max(1, size)
-        asked.append(((place * width).astype(np.int64) // SECTOR) * (int(blocks.max()) + 1) + blocks)
-    return len(np.unique(np.concatenate(asked))) * SECTOR / blocks.size
+        asked.append(((place * width).astype(np.int64) // SECTOR) * count + blocks)
+    return distinct(np.concatenate(asked)) * SECTOR / blocks.size
+
+
+def distinct(numbers: np.ndarray) -> int:
+    """How many different whole numbers there are; those near to each other are counted without sorting."""
+    first = int(numbers.min())
+    span = int(numbers.max()) - first + 1
+    if span > FLAGS * numbers.size:
+        return len(np.unique(numbers))
+    seen = np.zeros(span, bool)
+    seen[numbers - first] = True
+    return int(np.count_nonzero(seen))

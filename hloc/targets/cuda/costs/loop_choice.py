@@ -3,8 +3,9 @@
     candidates(kernel, GPUS["h200"])      [Candidate(steps, microseconds), ...], the quickest first
     chosen_form(kernel, GPUS["h200"])     the Form of the first one, or of a schedule by hand
 
-A rule yields lists of steps; one that does not apply is dropped. No more are looked at behind one that is as quick as
-the kernel's bytes can be moved.
+A rule yields lists of steps; one that does not apply is dropped. No more of a rule are looked at behind one that is
+slower than another; of one that would be so even if it moved no bytes, this is the time. No more are looked at behind
+one that is as quick as the kernel's bytes can be moved.
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from hloc.kernels.schedule.choice import Candidate
 from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.steps import Step, read_steps
 from hloc.machine import Machine
-from hloc.targets.cuda.costs.loop_work import loop_work
+from hloc.targets.cuda.costs.loop_work import work_within
 from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.loops.cache_read import read_again
@@ -63,23 +64,22 @@ def every(kernel: ir.Kernel, gpu: Machine) -> list[tuple[Step, ...]]:
 @lru_cache(maxsize=4096)
 def _candidates(kernel: ir.Kernel, gpu: Machine) -> tuple[Candidate, ...]:
     nest = grid_nest_of(distributed(kernel, gpu))
-    found, refused = list[Candidate](), ""
+    found, refused, best = list[Candidate](), "", math.inf
     for rule in _rules(nest):
-        before = math.inf
         for options in rule:
             try:
                 steps, form = _first(nest, options, gpu)
             except Refused as error:
                 refused = str(error)
                 continue
-            work = loop_work(form, gpu)
+            work = work_within(form, gpu, best)
             us = estimate(work, gpu).us
             found.append(Candidate(steps, us))
             if us <= NEAR * estimate(Work(work.blocks, work.threads, memory=work.memory), gpu).us:
                 return _ranked(found)
-            if us > before:
+            if us > best:
                 break
-            before = us
+            best = us
     if not found:
         raise Refused(refused)
     return _ranked(found)
@@ -102,7 +102,7 @@ def _first(nest: GridNest, options: Iterable[tuple[Step, ...]], gpu: Machine) ->
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 # A rule is a row of alternatives: larger and larger tiles or blocks, shorter and shorter vectors. One that is slower
-# than that before it ends the rule. An alternative is a list of schedules, of which the first one that applies counts.
+# than another ends the rule. An alternative is a list of schedules, of which the first one that applies counts.
 
 Rule = Iterable[Iterable[tuple[Step, ...]]]
 
@@ -145,10 +145,9 @@ def _tile(names: list[str], read: int, edge: int, width: int, buffers: list[str]
 
 
 def _by_rows(nest: GridNest) -> Iterator[Rule]:
-    """A thread for each row; a warp or a block for each. What several loops read is kept, if registers suffice."""
+    """A warp, a block or a thread for each row. What several loops read is kept, if registers suffice."""
     loop = parallel_loop(nest.kernel)
     rows = (loop.name,) if loop else ()
-    yield [[_bound(LANE, *rows)]]
     if ROW in nest.kinds:
         kept, widths = read_again(nest.kernel), dict.fromkeys((_widths(nest.kernel)[0], 1))
 
@@ -157,5 +156,5 @@ def _by_rows(nest: GridNest) -> Iterator[Rule]:
                      *(("cache_read", (buffer,)) for buffer in kept[:n]), *_vectors(ROW, width),
                      *_bound(LANE, ROW + "o" * (width > 1)))
                     for n in range(len(kept), -1, -1) for width in widths]
-        yield [shared(WARP, THREADS) if rows else shared(BLOCK, LANES)]
-        yield [shared(BLOCK, threads) for threads in BLOCKS]
+        yield [shared(WARP, THREADS) if rows else shared(BLOCK, LANES), *(shared(BLOCK, n) for n in BLOCKS)]
+    yield [[_bound(LANE, *rows)]]

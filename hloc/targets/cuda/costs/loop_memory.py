@@ -73,13 +73,14 @@ def memory_of(accesses: Sequence[Access], buffers: Mapping[str, Buffer], lets: M
     groups: dict[tuple, list[Access]] = {}
     for a in accesses:
         groups.setdefault((a.buffer, a.scope, a.load), []).append(a)
-    samples: dict[Scope, Sample] = {}
+    samples: dict[tuple, Sample] = {}
     for (name, scope, _), group in groups.items():
         size, width = buffers[name].size, ELEMENT_TYPES[buffers[name].type].bytes
         done = scope.trips * threads.units * (max(1.0, scope.lanes) if threads.lanes > 1 else 1)
-        if scope not in samples:
-            samples[scope] = _sample(scope, threads)
-        alone, together = _sampled(group, samples[scope], width, size, lets)
+        key = scope.loops, scope.lanes == 1
+        if key not in samples:
+            samples[key] = _sample(scope, threads)
+        alone, together = _sampled(group, samples[key], width, size, lets)
         if tiled:
             alone, together = width * len(group), min(together, width * len(group))
         once = size * width * min(threads.blocks, KEPT_BY * gpu.cores) if size * width <= KEPT else math.inf
@@ -133,9 +134,11 @@ def _sample(scope: Scope, threads: Threads) -> Sample:
     shape = (BLOCKS, threads.threads, STEPS)
     block, thread, step = (np.broadcast_to(a, shape).ravel() for a in np.ogrid[:BLOCKS, :threads.threads, :STEPS])
     known, keep = _points(scope, threads, block, thread, step)
-    warp = (block * threads.threads + thread) // WARP * STEPS + step
+    warp = ((block * threads.threads + thread) // WARP * STEPS + step)[keep]
+    exists = np.zeros(BLOCKS * (threads.threads + WARP) // WARP * STEPS, np.int64)
+    exists[warp] = 1
     return Sample({name: np.broadcast_to(v, keep.shape)[keep] for name, v in known.items()}, block[keep],
-                  np.unique(warp[keep], return_inverse=True)[1])
+                  np.cumsum(exists)[warp] - 1)
 
 
 def _sampled(group: Sequence[Access], sample: Sample, width: float, size: int,

@@ -20,6 +20,7 @@ from hloc.machine import Machine
 from hloc.ops.table import SCALARS
 from hloc.targets.cuda.costs.accesses import names
 from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of, taken
+from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.forms import Form, geometry_of
@@ -42,16 +43,24 @@ ARRIVAL = 8                         # loads that take as long as to find out whe
 
 def loop_work(form: Form, gpu: Machine) -> Work:
     """The Work of a kernel as it is printed for this GPU."""
-    start = geometry_of(form, form.kernel.name, gpu)
-    return _Count(form, start.grid[0], start.block[0]).work(gpu)
+    return _Count(form, gpu).work()
+
+
+def work_within(form: Form, gpu: Machine, us: float) -> Work:
+    """The same; without the bytes that are moved, which take a sample, if it takes longer than so many microseconds
+    anyway."""
+    count = _Count(form, gpu)
+    least = count.work(moves=False) if us < math.inf else None
+    return least if least is not None and estimate(least, gpu).us > us else count.work()
 
 
 class _Count:
     """Counts the Work of one kernel."""
 
-    def __init__(self, form: Form, blocks: int, threads: int) -> None:
-        kernel = form.kernel
-        self.form = form
+    def __init__(self, form: Form, gpu: Machine) -> None:
+        kernel, start = form.kernel, geometry_of(form, form.kernel.name, gpu)
+        blocks, threads = start.grid[0], start.block[0]
+        self.form, self.gpu = form, gpu
         self.lets: dict[str, ir.Expr] = {}
         self.buffers = {b.name: b for b in kernel.buffers}
         self.accesses: list[Access] = []
@@ -76,23 +85,23 @@ class _Count:
         self.count(before, Scope(0, self.threads.lanes))
         self.rounds = self.count(body, Scope(1, self.threads.lanes))
 
-    def work(self, gpu: Machine) -> Work:
-        """The counts, for all threads."""
+    def work(self, moves: bool = True) -> Work:
+        """The counts, for all threads. moves: with the bytes that are moved."""
         form, threads = self.form, self.threads
-        memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, bool(form.tiling), gpu)
+        memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, bool(form.tiling),
+                                             self.gpu) if moves else (0.0, 0.0, 0.0)
         counts, units = {**self.counts, "sector": sectors}, threads.units_of_one
         counts["alu"] = counts.get("alu", 0) + counts.pop("index", 0) / (form.vectors.width if form.vectors else 1)
-        rounds, uneven = self.rounds * units, units * threads.at_once / max(1, threads.units)
+        shared, rounds, uneven = self.shared, self.rounds * units, units * threads.at_once / max(1, threads.units)
         if form.vectors:
             width, together = form.vectors.width, len(form.vectors.loads) + len(form.vectors.space.stores)
             counts["access"] *= 1 - min(1, together / max(1, len(self.accesses))) * (1 - 1 / width)
             rounds = math.ceil(units / width) * max(1, self.rounds)
         if form.tiling:
             rounds, uneven = 2 * math.ceil(form.tiling.tiles / threads.blocks), 1
-            self.shared = form.tiling.shared
-            width = form.tiling.width
+            shared, width = form.tiling.shared, form.tiling.width
             counts["access"] *= 2 if width == 1 else (1 + 3 / width) / 2      # only loads from the tile are of elements
-        return Work(threads.blocks, threads.threads, REGISTERS, self.shared, memory, traffic, counts,
+        return Work(threads.blocks, threads.threads, REGISTERS, shared, memory, traffic, counts,
                     rounds=float(rounds), uneven=float(uneven), syncs=float(self.syncs * units), after=self.joining)
 
     # -- statements: each method records instructions and accesses, and returns the number of dependent loads ------
