@@ -143,7 +143,7 @@ def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
 
 @pytest.mark.parametrize("text, calls", [
     ("x = f32[100,70] parameter(0) ROOT y = f32[70,100] transpose(x), dimensions={1,0}",
-     ["hloc_transpose_32(in0 + p1 * 2240 + p0 * 32, 70, out0 + p0 * 3200 + p1 * 32, 100, "]),
+     ["hloc_transpose_32(in0 + p1 * 2240 + p0 * 32, 70, tile0, 32, "]),
     ("x = f32[3,64,128] parameter(0) ROOT y = f32[3,128,64] transpose(x), dimensions={0,2,1}",
      ["hloc_transpose_32(", ", tile0, 32, "]),
     ("x = c64[40,50] parameter(0) ROOT y = c64[50,40] transpose(x), dimensions={1,0}", ["hloc_transpose_64("]),
@@ -151,7 +151,7 @@ def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
     ("x = f32[100,70] parameter(0) ROOT y = f32[100,35] slice(x), slice={[0:100], [0:70:2]}", []),
 ], ids=["a transpose", "whole tiles", "c64", "elements of 16 bytes", "a strided slice"])
 def test_copies_of_rows_to_columns_are_calls(text, calls):
-    """In place where caches bear it (not rows of 128 bytes and their like)."""
+    """By way of a tile."""
     kernel = lower(parse_module(f"HloModule m ENTRY e {{ {text} }}").entry.root, MACHINE).calls[0].kernel
     printed = print_kernel(kernel, C, "k", printer=RowPrinter())
     assert all(call in printed for call in calls) and printed.count("hloc_transpose_") == bool(calls)

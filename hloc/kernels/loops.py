@@ -27,8 +27,7 @@ MOST_BESIDE = 32        # iterations of the loop around them;
 ELEMENT_BYTES, MOST_SHORT_ROWS = 2, 256        # of rows that only hold elements
 ENOUGH = 64             # PARALLEL iterations that keep all threads busy
 MOST_TRIALS = 8
-SHORT_VECTOR = 8        # innermost loops below this length are no vectors,
-LONG_VECTOR = 64        # and those of this one are several
+LONG_VECTOR = 64        # iterations of an innermost loop that are several vectors
 
 SIDE_BY_SIDE = (2, 3, 4)    # adjacent elements that are interleaved in registers
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from hloc.kernels import ir
 from hloc.kernels.indexing import sum_of
@@ -131,9 +131,9 @@ def replaced(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr | None]) -> ir.E
     return change(expr) or with_parts(expr, lambda part: replaced(part, change))
 
 
-def without_names(expr: ir.Expr, values: Mapping[str, ir.Expr]) -> ir.Expr:
-    """An expression with values for these names."""
-    return replaced(expr, lambda e: values.get(e.name) if isinstance(e, ir.Var) else None)
+def with_values(expr: ir.Expr, values: Mapping[Any, ir.Expr]) -> ir.Expr:
+    """An expression with values for these Vars and Loads."""
+    return replaced(expr, lambda e: values.get(e) if isinstance(e, (ir.Var, ir.Load)) else None)
 
 
 def with_expressions(statement: S, change: Callable[[ir.Expr], ir.Expr]) -> S:

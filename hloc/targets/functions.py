@@ -13,7 +13,7 @@ from typing import TypeGuard
 from hloc.kernels.ir import INDEX, Apply, Expr, Kernel, Stmt, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import is_vector
-from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_all_parts
 from hloc.targets.c_expressions import ExpressionPrinter, c_type
 from hloc.targets.vectors import called
 
@@ -38,9 +38,8 @@ def with_calls(kernel: Kernel, most: int) -> Kernel:
     found = called(Counter(_key(e) for s in walk(kernel.body) for e in parts(expressions(s)) if is_called(e)), most)
 
     def change(expr: Expr) -> Expr:
-        expr = with_parts(expr, change)
         return expr._replace(op=CALLED + expr.op) if is_called(expr) and _key(expr) in found else expr
-    return kernel._replace(body=with_all_expressions(kernel.body, change)) if found else kernel
+    return kernel._replace(body=with_all_parts(kernel.body, change)) if found else kernel
 
 
 def _key(expr: Apply) -> tuple[str, ...]:

@@ -2,15 +2,13 @@
 
 In: the loops of a kernel and the accesses of its trial run. Out: a Tiling: the innermost loop and the loop along which
 the loads are contiguous are split into square tiles. Such loads are staged: a tile is transposed into a Local array (on
-a CPU by shuffles, see transpose_calls.py), and read from there. If nothing is computed, each tile is transposed
-directly into the result.
+a CPU by shuffles, see transpose_calls.py), and read from there.
 
     out[i, j] = f(in[j, i]):   for each tile {  for j: for i: tile[i, j] = in[j, i]
                                                 for i: for j: out[i, j] = f(tile[i, j])  }
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,21 +21,18 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
 
 EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines
-SET_BYTES, WAYS = 256, 8        # pitches that are multiples of this map to few cache sets
 FAR_BYTES = 12 << 20            # of an array that is written from tiles by streaming stores
-LOAD_AND_STORE = 2              # operations of a kernel that computes nothing
 SHORTEST = 8                    # loops below this length are not worth a tile
 
 
 @dataclass
 class Tiling:
-    """tiled: number of the loop along which the strided loads are contiguous; staged: those loads, (buffer, position);
-    copies: nothing is computed."""
+    """tiled: number of the loop along which the strided loads are contiguous; staged: those loads, (buffer, position).
+    """
 
     extents: list[int]
     tiled: int
     staged: list[tuple[str, Index]]
-    copies: bool = False
 
     def edges(self, outline: Outline) -> tuple[int, int]:
         """Rows and columns of a tile."""
@@ -65,21 +60,7 @@ def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling 
                 found = found or Tiling(extents, n, [])
                 if found.tiled == n and _is_affine(position, extents) and _is_inside(outline, buffer, position):
                     found.staged.append((buffer, position))
-    if found:
-        found.copies = (len(found.staged) == len(outline.group.roots) == 1 and trial.operations == LOAD_AND_STORE
-                        and outline.group.roots[0].shape.num_bytes < FAR_BYTES and not _hits_few_sets(found, outline))
     return found
-
-
-def _hits_few_sets(tiling: Tiling, outline: Outline) -> bool:
-    """Whether more rows of a tile than a cache has ways map to the same few sets, in the source or the result: then a
-    Local array is faster than accessing these piece by piece."""
-    (buffer, position), = tiling.staged
-    bytes = ELEMENT_TYPES[outline.described(buffer)[1]].bytes
-    innermost = indexing.coefficient_of(position, f"i{len(tiling.extents) - 1}")
-    assert innermost is not None                      # affine, as `staged` asks
-    pitches = math.prod(tiling.extents[tiling.tiled + 1:]), innermost
-    return any(pitch * bytes % SET_BYTES == 0 and count > WAYS for pitch, count in zip(pitches, tiling.edges(outline)))
 
 
 def _is_inside(outline: Outline, buffer: str, position: Index) -> bool:
@@ -106,11 +87,10 @@ def tiled_nest(outline: Outline, tiling: Tiling) -> Iterator[tuple[Index, ...]]:
         result: list[Index] = [indexing.ZERO] * len(extents)
         for n, counter in zip(others, counters):
             result[n] = counter
-        staged = [] if tiling.copies else tiling.staged
-        locals_ = [_stage(outline, tiling, access, result, counters, edges) for access in staged]
+        locals_ = [_stage(outline, tiling, access, result, counters, edges) for access in tiling.staged]
         with loops.block_loop(builder, rows, edges[0], counters[-2], SERIAL) as result[tiling.tiled]:
             with loops.block_loop(builder, columns, edges[1], counters[-1], VECTOR) as result[-1]:
-                for (buffer, position), name in zip(staged, locals_):
+                for (buffer, position), name in zip(tiling.staged, locals_):
                     place = _place(result, tiling, counters, edges)
                     load = Load(name, builder.position(place), outline.described(buffer)[1])
                     outline.staged[buffer, _moved(position, result)] = load

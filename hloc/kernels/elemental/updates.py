@@ -10,17 +10,15 @@ does not fit are skipped, as HLO specifies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import reduce
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops, scalars
-from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.loop import loop_kernel, lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Cost, Expr
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Const, Cost, Expr
 from hloc.kernels.rules.indexing import indices_position, start_indices, window_dimensions
 from hloc.machine import Machine
 
@@ -73,7 +71,7 @@ def lower_scatter(group: Group, machine: Machine) -> Lowered:
     in_place = tuple((leaf, group.parameters[t], 0) for leaf, t in enumerate(targets) if t in group.parameters)
     if updates[0].shape.num_elements == 0 or targets[0].shape.num_elements == 0:
         return Lowered(copies, in_place=in_place)
-    return Lowered((*copies, _scatter_kernel(group, root, targets, indices, updates, machine)), in_place=in_place)
+    return Lowered((*copies, _scatter_kernel(group, root, targets, indices, updates)), in_place=in_place)
 
 
 def _copy_target(group: Group, machine: Machine, leaf: int, target: Instruction) -> KernelCall:
@@ -85,7 +83,7 @@ def _copy_target(group: Group, machine: Machine, leaf: int, target: Instruction)
 
 
 def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction], indices: Instruction,
-                    updates: list[Instruction], machine: Machine) -> KernelCall:
+                    updates: list[Instruction]) -> KernelCall:
     """PARALLEL over batches and blocks of the window (over all updates where they are unique), SERIAL over the rest.
 
     A window longer than one along a scattered dimension meets others at other columns: one iteration does them all.
@@ -98,8 +96,7 @@ def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction],
     serial = [d for d in points if d not in together]
     inner = math.prod(shape[d] for d in window)
     shared = math.prod(shape[d] for d in serial) > 1 and _windows_overlap(root, targets[0])
-    row = 0 if shared or machine.kind != "cpu" else _row(group, root, targets, indices, updates, points, window)
-    block = inner if shared else _block(inner, row)
+    block = inner if shared else min(inner, WINDOW_BLOCK)
     b = outline.builder
     with ExitStack() as stack:
         opened = stack.enter_context(loops.parallel(b, [*(shape[d] for d in together), -(-inner // block)]))
@@ -114,51 +111,12 @@ def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction],
             for d in window:
                 index[d] = stack.enter_context(b.loop(shape[d], SERIAL))
         else:
-            column = stack.enter_context(_columns(b, inner, block, opened[-1], row))
+            column = stack.enter_context(loops.block_loop(b, inner, block, opened[-1]))
             for d, i in zip(window, indexing.delinearize(column, [shape[d] for d in window])):
                 index[d] = i
         _update(outline, root, targets, updates, starts, index)
     elements = math.prod(shape)
     return outline.finish(cost=Cost(elements * 12, elements * 4))
-
-
-def _row(group: Group, root: Instruction, targets: list[Instruction], indices: Instruction, updates: list[Instruction],
-         points: list[int], window: list[int]) -> int:
-    """How many columns of a window need no division, if updates read arrays with fewer dimensions and these columns are
-    enough for vectors; else 0: the window is one loop."""
-    shape = updates[0].shape.dimensions
-    walked = [*points, *window]
-
-    def emit(builder: Builder, counters: tuple[Index, ...], extents: list[int]) -> None:
-        outline, index = Outline(group, builder), [indexing.ZERO] * len(shape)
-        flat = indexing.linearize(counters, extents)
-        for d, i in zip(walked, indexing.delinearize(flat, [shape[d] for d in walked])):
-            index[d] = i
-        starts, _ = _scatter_starts(outline, root, targets[0], indices, [index[d] for d in points])
-        _update(outline, root, targets, updates, starts, index)
-    sizes = [math.prod(shape[d] for d in axes) for axes in (points, window)]
-    extents, origins, _ = loops.refine(sizes, emit)
-    divided = origins.count(len(sizes) - 1) > 1 and loops.SHORT_VECTOR <= extents[-1] <= WINDOW_BLOCK
-    return extents[-1] if divided else 0
-
-
-def _block(columns: int, row: int) -> int:
-    """Columns of one iteration of the PARALLEL loop: whole rows, if there are any."""
-    if not row:
-        return min(columns, WINDOW_BLOCK)
-    rows = columns // row
-    return row * max(n for n in range(1, WINDOW_BLOCK // row + 1) if rows % n == 0)
-
-
-@contextmanager
-def _columns(builder: Builder, extent: int, block: int, number: Index, row: int) -> Iterator[Index]:
-    """The loops over a block of a window's columns, row by row if there are rows."""
-    if not row:
-        with loops.block_loop(builder, extent, block, number) as column:
-            yield column
-        return
-    with builder.loop(block // row) as outer, builder.loop(row, VECTOR) as inner:
-        yield reduce(indexing.add, (indexing.scale(number, block), indexing.scale(outer, row), inner))
 
 
 def _batch_axes(root: Instruction, indices: Instruction, points: list[int]) -> list[int]:

@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Apply, Assign, Expr, Kernel, Let, Load, Local, Mutable, Store, Var
-from hloc.kernels.walks import expressions, parts, walk, with_all_expressions, with_parts
+from hloc.kernels.walks import expressions, parts, walk, with_all_parts
 from hloc.machine import Machine
 from hloc.ops.table import SCALARS
 
@@ -31,11 +31,8 @@ def nan_check_elimination(kernel: Kernel, machine: Machine) -> Kernel:
     free = _free_names(kernel)
 
     def change(expr: Expr) -> Expr:
-        changed = with_parts(expr, change)
-        if isinstance(changed, Apply) and _is_rounding(expr) and _held(expr.arguments[0], free):
-            return changed._replace(op="convert_held")
-        return changed
-    return kernel._replace(body=with_all_expressions(kernel.body, change))
+        return expr._replace(op="convert_held") if _is_rounding(expr) and _held(expr.arguments[0], free) else expr
+    return kernel._replace(body=with_all_parts(kernel.body, change))
 
 
 def _is_rounding(expr: Expr) -> TypeGuard[Apply]:

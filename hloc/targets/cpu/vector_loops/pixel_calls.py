@@ -22,7 +22,7 @@ from hloc.ir.narrowing import all_known
 from hloc.kernels.affine import Affine, of_names
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.vectors import is_vector
-from hloc.kernels.walks import with_parts
+from hloc.kernels.walks import with_values
 from hloc.targets.c_expressions import Call, ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copies import place, pointer
 
@@ -118,21 +118,21 @@ def _moved(form: Affine, elements: int) -> Affine:
     return form._replace(constant=form.constant + elements)
 
 
-def _written_out(body: Sequence[Stmt], named: Mapping[str, Expr]) -> list[Store] | None:
+def _written_out(body: Sequence[Stmt], named: Mapping[Var | Load, Expr]) -> list[Store] | None:
     """The stores of one iteration, without names; short loops of constant extent are unrolled. None if there is
     anything else, or more than a register holds."""
     found: list[Store] = []
     known = dict(named)
     for s in body:
         if isinstance(s, Let) and (s.value.type == INDEX or _is_moved(s.value)):
-            known[s.name] = _unnamed(s.value, known)
+            known[Var(s.name, s.value.type)] = with_values(s.value, known)
         elif isinstance(s, Store):
             if not _is_moved(s.value):
                 return None
-            found.append(Store(s.buffer, _unnamed(s.position, known), _unnamed(s.value, known)))
+            found.append(Store(s.buffer, with_values(s.position, known), with_values(s.value, known)))
         elif isinstance(s, For) and isinstance(s.extent, int) and 0 < s.extent <= REGISTER:
             for k in range(s.extent):
-                inner = _written_out(s.body, {**known, s.name: Const(k, INDEX)})
+                inner = _written_out(s.body, {**known, Var(s.name, INDEX): Const(k, INDEX)})
                 if inner is None:
                     return None
                 found += inner
@@ -141,13 +141,6 @@ def _written_out(body: Sequence[Stmt], named: Mapping[str, Expr]) -> list[Store]
         if len(found) > REGISTER:
             return None
     return found
-
-
-def _unnamed(expr: Expr, named: Mapping[str, Expr]) -> Expr:
-    """An expression without the names."""
-    if isinstance(expr, Var) and expr.name in named:
-        return named[expr.name]
-    return with_parts(expr, lambda part: _unnamed(part, named))
 
 
 def _piece(value: Expr) -> Piece | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloc.kernels.ir import VECTOR, Apply, Expr, For, If, Kernel, Stmt, While
-from hloc.kernels.walks import with_expressions, with_parts
+from hloc.kernels.walks import rebuilt, with_expressions
 from hloc.machine import Machine
 
 SINGLE = {("f16", "f32"): "widen", ("f32", "f16"): "narrow"}
@@ -32,14 +32,13 @@ def _statement(s: Stmt) -> Stmt:
     if isinstance(s, For):
         return s if s.kind == VECTOR else s._replace(body=with_scalar_conversions(s.body))
     if isinstance(s, If):
-        return If(_by_instructions(s.condition), *map(with_scalar_conversions, (s.then, s.otherwise)))
+        return If(rebuilt(s.condition, _by_instruction), *map(with_scalar_conversions, (s.then, s.otherwise)))
     if isinstance(s, While):
-        return While(_by_instructions(s.condition), with_scalar_conversions(s.body))
-    return with_expressions(s, _by_instructions)
+        return While(rebuilt(s.condition, _by_instruction), with_scalar_conversions(s.body))
+    return with_expressions(s, lambda e: rebuilt(e, _by_instruction))
 
 
-def _by_instructions(expr: Expr) -> Expr:
-    changed = with_parts(expr, _by_instructions)
-    if not isinstance(changed, Apply) or changed.op != "convert":
-        return changed
-    return changed._replace(op=SINGLE.get((changed.arguments[0].type, changed.type), changed.op))
+def _by_instruction(expr: Expr) -> Expr:
+    if not isinstance(expr, Apply) or expr.op != "convert":
+        return expr
+    return expr._replace(op=SINGLE.get((expr.arguments[0].type, expr.type), expr.op))

@@ -30,7 +30,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import Along
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.walks import loads, parts, varying, walk, with_all_expressions, with_parts, with_vector_loops
+from hloc.kernels.walks import loads, parts, varying, walk, with_all_expressions, with_values, with_vector_loops
 from hloc.machine import Machine
 
 SHORTEST = 16               # minimum iterations of the longest part: shorter loops use masked lanes,
@@ -149,13 +149,9 @@ def _shortest(statements: list[ir.Stmt]) -> int:
 def _part(loop: ir.For, first: int, count: int) -> ir.For:
     """The loop over some iterations; later passes derive names from its counter, so each part has its own."""
     counter = f"{loop.name}_{first}" if first else loop.name
-
-    def moved(expr: ir.Expr) -> ir.Expr:
-        if first and expr == ir.Var(loop.name, ir.INDEX):
-            return index_apply("add", ir.Var(counter, ir.INDEX), ir.Const(first, ir.INDEX))
-        return with_parts(expr, moved)
+    moved = {ir.Var(loop.name, ir.INDEX): index_apply("add", ir.Var(counter, ir.INDEX), ir.Const(first, ir.INDEX))}
     body = _known(loop.body, _within(loop.name, first, count))
-    return ir.For(counter, count, ir.VECTOR, with_all_expressions(body, moved))
+    return ir.For(counter, count, ir.VECTOR, with_all_expressions(body, lambda e: with_values(e, moved)))
 
 
 def _sides(loop: ir.For, inside: list[ir.Stmt]) -> list[ir.Stmt]:

@@ -9,18 +9,8 @@ In: a Kernel. Out: the kernel whose VECTOR loops have no Mutable of their own, i
 """
 from __future__ import annotations
 
-from hloc.kernels.ir import (
-    Assign,
-    Const,
-    Expr,
-    Kernel,
-    Let,
-    Mutable,
-    Stmt,
-    Store,
-    Var,
-)
-from hloc.kernels.walks import with_expressions, with_parts, with_vector_loops
+from hloc.kernels.ir import Assign, Const, Expr, Kernel, Let, Load, Mutable, Stmt, Store, Var
+from hloc.kernels.walks import with_expressions, with_values, with_vector_loops
 from hloc.machine import Machine
 
 
@@ -34,24 +24,17 @@ def _straight(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     own = {s.name for s in body if isinstance(s, Mutable)}
     if not own or not all(isinstance(s, (Let, Mutable, Assign, Store)) for s in body):
         return body
-    now: dict[str, Expr] = {}
+    now: dict[Var | Load, Expr] = {}
     steps: list[Stmt] = []
     for s in body:
         if not isinstance(s, (Mutable, Assign)) or s.name not in own:
-            steps.append(with_expressions(s, lambda e: _now(e, now)))
+            steps.append(with_expressions(s, lambda e: with_values(e, now)))
             continue
-        value = _now(s.initial if isinstance(s, Mutable) else s.value, now)
+        value = with_values(s.initial if isinstance(s, Mutable) else s.value, now)
         if isinstance(value, (Const, Var)):
-            now[s.name] = value
+            now[Var(s.name, value.type)] = value
             continue
         name = f"{s.name}_{len(steps)}"
         steps.append(Let(name, value))
-        now[s.name] = Var(name, value.type)
+        now[Var(s.name, value.type)] = Var(name, value.type)
     return tuple(steps)
-
-
-def _now(expr: Expr, now: dict[str, Expr]) -> Expr:
-    """An expression with the current values of the variables."""
-    if isinstance(expr, Var):
-        return now.get(expr.name, expr)
-    return with_parts(expr, lambda e: _now(e, now))

@@ -7,15 +7,14 @@ is never so close to the midpoint of two bf16 numbers that this error changes th
 from __future__ import annotations
 
 from hloc.kernels.ir import Apply, Expr, Kernel
-from hloc.kernels.walks import with_all_expressions, with_parts
+from hloc.kernels.walks import with_all_parts
 
 
 def with_fast_division(kernel: Kernel) -> Kernel:
-    return kernel._replace(body=with_all_expressions(kernel.body, _changed))
+    return kernel._replace(body=with_all_parts(kernel.body, _changed))
 
 
 def _changed(expr: Expr) -> Expr:
-    expr = with_parts(expr, _changed)
     if isinstance(expr, Apply) and expr.op == "convert" and expr.type == "bf16":
         (inner,) = expr.arguments
         if isinstance(inner, Apply) and inner.op == "divide" and inner.type == "f32":

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Store, Var
-from hloc.kernels.walks import are_lets_and_stores, loads, stores, with_parts
+from hloc.kernels.walks import are_lets_and_stores, loads, stores
 
 
 class Dimension(NamedTuple):
@@ -95,11 +95,6 @@ def elements_of(loop: For) -> int:
     return loop.trip_count * (inner.trip_count if inner else 1)
 
 
-def with_loads(expr: Expr, places: Mapping[Load, Expr]) -> Expr:
-    """The expression with its loads replaced."""
-    if isinstance(expr, Load):
-        return places.get(expr, expr)
-    return with_parts(expr, lambda part: with_loads(part, places))
 
 
 def is_along(access: Access, width: int, along: int = 0) -> bool:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.kernels.ir import INDEX, Buffer, Expr, Kernel, Load, Stmt, Store, Var
-from hloc.kernels.walks import with_expressions
+from hloc.kernels.walks import with_expressions, with_values
 from hloc.targets.c_expressions import c_type
-from hloc.targets.cuda.loops.iteration_space import with_loads
 from hloc.targets.printer import StatementPrinter, comment, kernel_start, pointer_type
 
 PART = Var("part", INDEX)
@@ -59,7 +58,7 @@ def print_pack(printer: StatementPrinter, pack: Pack, statements: Sequence[Stmt]
     for line in counters:
         printer.line(indent + 1, line)
     for statement in statements:
-        new = with_expressions(statement, lambda e: with_loads(e, known))
+        new = with_expressions(statement, lambda e: with_values(e, known))
         if isinstance(statement, Store) and isinstance(new, Store) and statement in stores:
             new = Store(f"y{stores.index(statement)}.at", PART, new.value)
         printer.statements([new], indent + 1)

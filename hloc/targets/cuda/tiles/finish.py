@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine
 from hloc.kernels.ir import INDEX, Expr, Let, Load, Stmt, Store, Tile, Var
-from hloc.kernels.walks import expressions, loads, parts, walk, with_parts
+from hloc.kernels.walks import expressions, loads, parts, walk, with_parts, with_values
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.printer import CUDA, StatementPrinter
 
@@ -121,7 +121,7 @@ def _split(printer: StatementPrinter, found: Finish, tile: Tile, acc: str, total
     width = found.width
 
     def place(position: Expr) -> str:
-        return expression(_renamed(position, found.inner))
+        return expression(with_values(position, {Var(found.inner, INDEX): Var(FIRST, INDEX)}))
     for n, (load, position) in enumerate(found.loads.items()):
         pack = f"hloc_pack<{c_type(load.type)}, {width}>"
         printer.line(1, f"const {pack} x{n}_ = *(const {pack} *)&{load.buffer}[{place(position)}];")
@@ -139,21 +139,9 @@ def _split(printer: StatementPrinter, found: Finish, tile: Tile, acc: str, total
     values = {load: Load(f"x{n}_.at", Var("lane", INDEX), load.type) for n, load in enumerate(found.loads)}
     for statement in found.body:
         assert isinstance(statement, (Let, Store))
-        value = _with_loads(statement.value, values)
+        value = with_values(statement.value, values)
         printer.statements([Store(f"y{stores.index(statement)}_.at", Var("lane", INDEX), value)
                             if isinstance(statement, Store) else Let(statement.name, value)], 3)
     printer.line(2, "}")
     for n, (s, position) in enumerate(found.stores.items()):
         printer.line(2, f"hloc_put(&{s.buffer}[{place(position)}], y{n}_);")
-
-
-def _renamed(position: Expr, inner: str) -> Expr:
-    if position == Var(inner, INDEX):
-        return Var(FIRST, INDEX)
-    return with_parts(position, lambda part: _renamed(part, inner))
-
-
-def _with_loads(expr: Expr, values: Mapping[Load, Expr]) -> Expr:
-    if isinstance(expr, Load) and expr in values:
-        return values[expr]
-    return with_parts(expr, lambda part: _with_loads(part, values))

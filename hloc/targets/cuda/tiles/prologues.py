@@ -21,9 +21,8 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.ir.narrowing import all_known
 from hloc.kernels.ir import INDEX, SUM, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
-from hloc.kernels.walks import expressions, parts, with_expressions
+from hloc.kernels.walks import expressions, parts, with_expressions, with_values
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
-from hloc.targets.cuda.loops.iteration_space import with_loads
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 VECTOR_BYTES, MOST_LOADED = 16, 64      # bytes that a thread computes at once; of one array loaded for them
@@ -216,8 +215,8 @@ def _print_make(printer: StatementPrinter, found: Computed, places: Mapping[Load
     _print_lane_loop(printer, found)
     values = {load: Load(f"read.{member}.at", Var("lane", INDEX), load.type) if many else
               Var(f"read.{member}", load.type) for load, (member, many) in places.items()}
-    given = [with_expressions(s, lambda e: exact(with_loads(e, values))) for s in found.prologue.statements]
-    value = exact(with_loads(found.prologue.value, values))
+    given = [with_expressions(s, lambda e: exact(with_values(e, values))) for s in found.prologue.statements]
+    value = exact(with_values(found.prologue.value, values))
     printer.statements(_needed(given, [value]), 3)
     printer.statements([Let("element", value)], 3)
     printer.line(3, "made.at[lane] = element;")

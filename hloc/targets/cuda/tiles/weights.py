@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from hloc.kernels.intervals import Interval, Unknown, value_of
 from hloc.kernels.ir import Apply, Const, Expr, Let, Load, Stmt, Var
-from hloc.kernels.walks import expressions, parts, with_all_expressions, with_parts
+from hloc.kernels.walks import expressions, parts, with_all_parts, with_parts
 
 FAST = {"exp": "exp_fast", "divide": "divide_fast"}
 
@@ -27,7 +27,7 @@ def fast_weights(weights: Sequence[Stmt], narrow: str, sizes: Mapping[str, int],
     rounded_once = (s._replace(value=_unrounded(s.value, narrow)) if isinstance(s, Let) and s.name in given else s
                     for s in weights)
     choices = _Choices(sizes, {name: (0, extent - 1) for name, extent in extents.items()})
-    return tuple(new for s in with_all_expressions(rounded_once, _fast) for new in choices.statement(s))
+    return tuple(new for s in with_all_parts(rounded_once, _fast) for new in choices.statement(s))
 
 
 def _unrounded(value: Expr, narrow: str) -> Expr:
@@ -39,7 +39,6 @@ def _unrounded(value: Expr, narrow: str) -> Expr:
 
 
 def _fast(expr: Expr) -> Expr:
-    expr = with_parts(expr, _fast)
     if isinstance(expr, Apply) and expr.type == "f32" and expr.op in FAST:
         return expr._replace(op=FAST[expr.op])
     return expr
