@@ -17,28 +17,16 @@ void columns_1(void *const *buffers, long begin, long end) {
   const float *in0 = (const float *)buffers[0];
   const float *in1 = (const float *)buffers[1];
   float *out0 = (float *)buffers[2];
-  const float t2 = in1[0];
+  const float t0 = in1[0];
   for (long i0 = begin; i0 < end; i0++) {
-    float sum0[512] __attribute__((aligned(64)));
     const long p0 = (512 < 2100 - i0 * 512 ? 512 : 2100 - i0 * 512);
-    #pragma omp simd
     for (long i1 = 0; i1 < p0; i1++) {
       const long p1 = i0 * 512 + i1;
-      sum0[0 - i0 * 512 + p1] = 0.0f;
-    }
-    for (long i2 = 0; i2 < 12; i2++) {
-      #pragma omp simd
-      for (long i3 = 0; i3 < p0; i3++) {
-        const long p2 = i0 * 512 + i3;
-        const float t0 = sum0[0 - i0 * 512 + p2];
-        sum0[0 - i0 * 512 + p2] = t0 + in0[i2 * 2100 + p2];
+      float v0 = 0.0f;
+      for (long i2 = 0; i2 < 12; i2++) {
+        v0 = v0 + in0[i2 * 2100 + p1];
       }
-    }
-    #pragma omp simd
-    for (long i4 = 0; i4 < p0; i4++) {
-      const long p3 = i0 * 512 + i4;
-      const float t1 = sum0[0 - i0 * 512 + p3];
-      out0[p3] = t2 + t1;
+      out0[p1] = t0 + v0;
     }
   }
 }
@@ -48,22 +36,12 @@ void middle_2(void *const *buffers, long begin, long end) {
   const float *in0 = (const float *)buffers[0];
   float *out0 = (float *)buffers[1];
   for (long i0 = begin; i0 < end; i0++) {
-    float sum0[300] __attribute__((aligned(64)));
-    #pragma omp simd
     for (long i1 = 0; i1 < 300; i1++) {
-      sum0[i1] = -HLOC_INF_F32;
-    }
-    for (long i2 = 0; i2 < 7; i2++) {
-      #pragma omp simd
-      for (long i3 = 0; i3 < 300; i3++) {
-        const float t0 = sum0[i3];
-        sum0[i3] = hloc_maximum_f32(in0[i0 * 2100 + i2 * 300 + i3], t0);
+      float v0 = -HLOC_INF_F32;
+      for (long i2 = 0; i2 < 7; i2++) {
+        v0 = hloc_maximum_f32(in0[i0 * 2100 + i2 * 300 + i1], v0);
       }
-    }
-    #pragma omp simd
-    for (long i4 = 0; i4 < 300; i4++) {
-      const float t1 = sum0[i4];
-      out0[i0 * 300 + i4] = t1;
+      out0[i0 * 300 + i1] = v0;
     }
   }
 }
@@ -105,26 +83,14 @@ void none_5(void *const *buffers, long begin, long end) {
   const float *in0 = (const float *)buffers[0];
   const float *in1 = (const float *)buffers[1];
   float *out0 = (float *)buffers[2];
-  const float t2 = in1[0];
+  const float t0 = in1[0];
   for (long i0 = begin; i0 < end; i0++) {
-    float sum0[2048] __attribute__((aligned(64)));
     const long p0 = (2048 < 25200 - i0 * 2048 ? 2048 : 25200 - i0 * 2048);
-    #pragma omp simd
     for (long i1 = 0; i1 < p0; i1++) {
       const long p1 = i0 * 2048 + i1;
-      sum0[0 - i0 * 2048 + p1] = 0.0f;
-    }
-    #pragma omp simd
-    for (long i2 = 0; i2 < p0; i2++) {
-      const long p2 = i0 * 2048 + i2;
-      const float t0 = sum0[0 - i0 * 2048 + p2];
-      sum0[0 - i0 * 2048 + p2] = t0 + in0[p2];
-    }
-    #pragma omp simd
-    for (long i3 = 0; i3 < p0; i3++) {
-      const long p3 = i0 * 2048 + i3;
-      const float t1 = sum0[0 - i0 * 2048 + p3];
-      out0[p3] = t2 + t1;
+      float v0 = 0.0f;
+      v0 = v0 + in0[p1];
+      out0[p1] = t0 + v0;
     }
   }
 }
@@ -136,26 +102,14 @@ void chain_6(void *const *buffers, long begin, long end) {
   float *out0 = (float *)buffers[2];
   const float t0 = in1[0];
   for (long i0 = begin; i0 < end; i0++) {
-    float sum0[512] __attribute__((aligned(64)));
     const long p0 = (512 < 2100 - i0 * 512 ? 512 : 2100 - i0 * 512);
-    #pragma omp simd
     for (long i1 = 0; i1 < p0; i1++) {
       const long p1 = i0 * 512 + i1;
-      sum0[0 - i0 * 512 + p1] = t0;
-    }
-    for (long i2 = 0; i2 < 12; i2++) {
-      #pragma omp simd
-      for (long i3 = 0; i3 < p0; i3++) {
-        const long p2 = i0 * 512 + i3;
-        const float t1 = sum0[0 - i0 * 512 + p2];
-        sum0[0 - i0 * 512 + p2] = t1 * 0.5f + in0[i2 * 2100 + p2];
+      float v0 = t0;
+      for (long i2 = 0; i2 < 12; i2++) {
+        v0 = v0 * 0.5f + in0[i2 * 2100 + p1];
       }
-    }
-    #pragma omp simd
-    for (long i4 = 0; i4 < p0; i4++) {
-      const long p3 = i0 * 512 + i4;
-      const float t2 = sum0[0 - i0 * 512 + p3];
-      out0[p3] = t2;
+      out0[p1] = v0;
     }
   }
 }

@@ -15,9 +15,9 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing, loops
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
+from hloc.kernels.ir import SERIAL, VECTOR, Expr, Var
 from hloc.kernels.monoids import can_reassociate
-from hloc.kernels.reductions.reduction import Reduction, join, point_values, start
+from hloc.kernels.reductions.reduction import Reduction, point_values, start
 from hloc.kernels.rules.loops import accumulate
 from hloc.machine import Machine
 
@@ -31,14 +31,20 @@ class Nest:
     machine: Machine
     chunks: int = 1
     values: Callable | None = None
+    spread: Sequence[Index] = ()
 
     def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
         """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
         self.use_point_values()
         if self.reduction.is_written_out:
             self.outline.share_broadcasts()
-        rows = self.reduction.reduced[self.lane] or self.reduction.extents == [1]
-        (self.rows if rows else self.columns)(finish)
+        r = self.reduction
+        kept = [n for n, gone in enumerate(r.reduced[:self.lane + 1]) if not gone]
+        with self.opened(kept) as opened:
+            counters = [indexing.ZERO] * len(r.extents)
+            for n, counter in zip(kept, opened):
+                counters[n] = counter
+            self.finish_each(counters, self.row(counters), finish)
 
     @property
     def lane(self) -> int:
@@ -61,13 +67,6 @@ class Nest:
         if self.values is None:
             self.values = partial(point_values, self.reduction, self.outline)
 
-    def counters(self, kept: list[int], opened: Sequence[Index]) -> list[Index]:
-        """The counters of all loops, given those of the kept ones."""
-        counters = [indexing.ZERO] * len(self.reduction.extents)
-        for n, counter in zip(kept, opened):
-            counters[n] = counter
-        return counters
-
     @property
     def piece_extents(self) -> list[int]:
         """The loops over chunks: the spread ones, and the pieces of the loop that is cut."""
@@ -79,26 +78,31 @@ class Nest:
         """Iterations of the cut loop in one chunk."""
         return -(-self.reduction.extents[self.reduction.cut_loop] // self.piece_extents[-1])
 
-    def deal(self, counters: list[Index], opened: Sequence[Index]) -> None:
-        """Record the number of this chunk, and its piece of the loop that is cut."""
-        for n, counter in zip(self.reduction.spread, opened):
-            counters[n] = counter
-        self.part = opened[-1]
-        self.piece = indexing.linearize(opened, self.piece_extents)
-
-    # rows: one result at a time
-
-    def rows(self, finish: Callable) -> None:
+    @contextmanager
+    def opened(self, kept: list[int]) -> Iterator[list[Index]]:
+        """The loops over results: one PARALLEL loop, also over chunks, on a CPU over blocks of results, which go
+        together by schedules of row nests. Gives the counters of the kept loops. Where the innermost loop is kept,
+        blocks are of adjacent results: columns."""
         r, b = self.reduction, self.outline.builder
-        kept = [n for n, gone in enumerate(r.reduced[:self.lane + 1]) if not gone]
         extents = [r.extents[n] for n in kept]
+        if self.machine.kind == "cpu" and kept and kept[-1] == self.lane:
+            width = min(r.columns, extents[-1])
+            with loops.parallel(b, [*extents[:-1], *self.piece_extents, -(-extents[-1] // width)]) as opened:
+                self.deal(opened[len(kept) - 1:-1])
+                with loops.block_loop(b, extents[-1], width, opened[-1], SERIAL) as column:
+                    yield [*opened[:len(kept) - 1], column]
+            return
         size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
         bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
         with (loops.parallel(b, [*extents, *self.piece_extents]) if self.chunks > 1
               else loops.rows(b, extents, bytes, self.machine)) as opened:
-            counters = self.counters(kept, opened)
-            self.deal(counters, opened[len(kept):] or [indexing.ZERO])
-            self.finish_each(counters, self.row(counters), finish)
+            self.deal(opened[len(kept):] or [indexing.ZERO])
+            yield list(opened[:len(kept)])
+
+    def deal(self, opened: Sequence[Index]) -> None:
+        """Record the number of this chunk, and its piece of the loop that is cut."""
+        self.spread, self.part = opened[:-1], opened[-1]
+        self.piece = indexing.linearize(opened, self.piece_extents)
 
     def finish_each(self, counters: list[Index], totals: Sequence[list[Expr]], finish: Callable) -> None:
         """finish(counters, totals) for each result whose loop is written out."""
@@ -111,7 +115,9 @@ class Nest:
         """All reduced loops for one result, or for those whose loop is written out: the totals of each."""
         r = self.reduction
         gone = [n for n, reduced in enumerate(r.reduced[:self.lane + 1]) if reduced and n not in r.spread]
-        vector = all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
+        for n, counter in zip(r.spread, self.spread):
+            counters[n] = counter
+        vector = r.reduced[self.lane] and all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
         sets = [self.start(vector) for _ in range(self.results)]
         with ExitStack() as stack:
             for n in gone:
@@ -133,75 +139,16 @@ class Nest:
         return [b.mutable(t, start(r, self.outline, i, k), (r.monoid(i) or "") if vector else "")
                 for i, k, t in r.accumulators]
 
-    def update(self, sets: list, counters: list[Index], take: Callable | None = None) -> None:
+    def update(self, sets: list, counters: list[Index]) -> None:
         """Accumulate the elements at one point, or at those whose loop is written out, in the sets of their results."""
         r = self.reduction
         points = [[*counters[:-1], indexing.constant(k)] for k in range(r.extents[-1])] if r.is_written_out \
             else [counters]
         for k, elements in enumerate(self.read(*points)):
-            (take or self.take)(sets[k % len(sets)], elements)
+            self.take(sets[k % len(sets)], elements)
 
     def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
         remaining = list(accumulators)
         for reduce, values in zip(self.reduction.reduces, elements):
             own, remaining = remaining[:len(values)], remaining[len(values):]
             accumulate(self.outline.elements, own, values, reduce)
-
-    # columns: a block of adjacent results at a time
-
-    def columns(self, finish: Callable) -> None:
-        r, b, lane = self.reduction, self.outline.builder, self.lane
-        with self.blocks() as (counters, width, block):
-            sets = [[(b.local(t, width, "sum"), t) for _, _, t in r.accumulators] for _ in range(self.results)]
-
-            def clear(j: Index) -> None:
-                for own in sets:
-                    self.clear(own, j)
-            self.column_loop(counters, lane, width, block, clear)
-            with ExitStack() as stack:
-                for n in (n for n, gone in enumerate(r.reduced[:lane]) if gone and n not in r.spread):
-                    counters[n] = stack.enter_context(self.reduced_loop(n, n == self.reduction.cut_loop, SERIAL))
-                self.column_loop(counters, lane, width, block, lambda j: self.update(
-                    sets, counters, lambda own, elements: self.gather(own, elements, j)))
-            self.column_loop(counters, lane, width, block, lambda j: self.finish_each(
-                counters, [[b.let(self.at(name, t, j)) for name, t in own] for own in sets], finish))
-
-    @contextmanager
-    def blocks(self) -> Iterator[tuple[list[Index], int, Index]]:
-        """The PARALLEL loop over the other kept loops, the chunks, and blocks of columns: gives the counters, the
-        columns of a block, and its number."""
-        r, lane = self.reduction, self.lane
-        kept = [n for n, gone in enumerate(r.reduced[:lane]) if not gone]
-        width = min(r.columns, r.extents[lane])
-        with loops.parallel(self.outline.builder, [
-                *(r.extents[n] for n in kept), *self.piece_extents, -(-r.extents[lane] // width)]) as opened:
-            counters = self.counters(kept, opened)
-            self.deal(counters, opened[len(kept):-1])
-            yield counters, width, opened[-1]
-
-    def column_loop(self, counters: list[Index], last: int, width: int, block: Index, body: Callable) -> None:
-        """VECTOR loop over a block of columns; body(offset in the block)."""
-        b = self.outline.builder
-        with loops.block_loop(b, self.reduction.extents[last], width, block) as counters[last]:
-            body(indexing.subtract(counters[last], indexing.scale(block, width)))
-
-    def at(self, name: str, type: str, offset: Index) -> Load:
-        return Load(name, self.outline.builder.position(offset), type)
-
-    def clear(self, arrays: list[tuple[str, str]], offset: Index) -> None:
-        for (reduce, k, _), (name, _) in zip(self.reduction.accumulators, arrays):
-            self.outline.builder.store(name, offset, start(self.reduction, self.outline, reduce, k))
-
-    def gather(self, arrays: list[tuple[str, str]], elements: list[list[Expr]], offset: Index) -> None:
-        """sum[offset] = to_apply(sum[offset], element) for every reduce."""
-        b, r = self.outline.builder, self.reduction
-        with b.pinned([name for name, _ in arrays]):
-            remaining = list(arrays)
-            for reduce, values in zip(r.reduces, elements):
-                own, remaining = remaining[:len(values)], remaining[len(values):]
-                old: list[Expr] = [b.let(self.at(name, t, offset)) for name, t in own]
-                new = join(r, self.outline, reduce, old, values)
-                if len(new) > 1:
-                    new = [b.let(v) for v in new]
-                for (name, _), value in zip(own, new):
-                    b.store(name, offset, value)

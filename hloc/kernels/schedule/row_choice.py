@@ -80,7 +80,7 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
         least, is_moved = least + (table if is_table else single), is_moved and is_table
     values = parts(e for s in walk(nest.loop.body) for e in expressions(s))
     is_short = longest <= MOST_AT_ONCE and not nest.arrays      # what is stored and read again would be no vector
-    n = longest if is_short else AT_ONCE if is_moved else 1
+    n = 1 if any(p.guards for p in nest.loops) else longest if is_short else AT_ONCE if is_moved else 1
     is_heavy = any(isinstance(e, Apply) and e.op in HEAVY for e in values)
     if is_heavy and not (is_short and longest <= AT_ONCE):
         yield (*lanes, *tables), least
@@ -136,7 +136,7 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
             inner = float(sum(isinstance(one, For) for one in walk(body)))
             for name, n in zip((*UNITS, "loops", "path"), (*work.units, inner, path)):
                 uses[name] += times * n
-    for body, times in zip(hoisted(scheduled_rows(nest, steps, count()), nest.different), (nest.times, 1)):
+    for body, times in zip(hoisted(scheduled_rows(nest.measured, steps, count()), nest.different), (nest.times, 1)):
         for s in body:
             if isinstance(s, For):
                 add(s, 1 / nest.iterations / times)

@@ -11,7 +11,23 @@ from itertools import product
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms, of_names
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Assign, Const, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    VECTOR,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+)
 from hloc.kernels.schedule.lanes import ROW, part_name
 from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.row_nest import Part, RowNest
@@ -83,7 +99,8 @@ class _Rows:
         parts_ = [self.staged(p) for p in self.nest.parts]
         for a in self.nest.arrays:
             self.arrays[a.name] = self.array(a.name, a.type, a.size * self.nest.iterations)
-        if self.nest.has_lanes and all(math.prod(n for _, n in p.chain) <= self.nest.at_once for p in parts_):
+        if self.nest.has_lanes and all(
+                p.is_plain and math.prod(n for _, n in p.chain) <= self.nest.at_once for p in parts_):
             parts_ = [self.written_out(parts_)]
         self.expand(parts_)
         for part in parts_:
@@ -112,11 +129,12 @@ class _Rows:
 
     def part(self, part: Part) -> None:
         """The statements of one part for all rows."""
-        row = self.fresh(self.row)
         if part.chain and self.nest.has_lanes:
-            self.lanes(part, row)
+            self.lanes(part)
             return
-        body = self.around(part.chain, part.kind, lambda env: self.copy(part.body, env, not part.chain))
+        row = self.fresh(self.row)
+        body = self.around(part, part.chain, part.kind, lambda env: self.guarded(
+            part, env, lambda: self.copy(part.body, env, not part.chain)))
         self.out.append(self.rows(part, row, SERIAL if part.chain else VECTOR, body, {}))
 
     def rows(self, part: Part, row: str, kind: str, body: Body, outer: Env) -> For:
@@ -130,7 +148,7 @@ class _Rows:
             before.append(Mutable(new, load, begin.reassociable) if isinstance(begin, Mutable) and kind == SERIAL
                           else Let(new, load))
             env[name] = Var(new, load.type)
-        before += self.known_positions(part, env)
+        before += self.known_positions(part.body, env)
         inside = body(env)
         if kind == VECTOR and not self.sizes and not any(isinstance(s, (For, Assign)) for s in inside):
             inside.sort(key=lambda s: isinstance(s, Store))     # compilers do not know that rows read nothing written
@@ -138,10 +156,20 @@ class _Rows:
         after = [Store(self.arrays[n], here, env[n]) for n in left]
         return For(row, self.nest.loop.extent, kind, (*before, *inside, *after))
 
-    def known_positions(self, part: Part, env: Env) -> list[Stmt]:
+    def known_positions(self, body: Sequence[Stmt], env: Env) -> list[Stmt]:
         """Positions that other parts name."""
-        wanted, own = self.used(part.body), defined(part.body)
-        return self.copy([s for s in self.positions if s.name in wanted - own], env, True)
+        wanted = self.used(body) - defined(body) - set(env)
+        return self.copy([s for s in self.positions if s.name in wanted], env, True)
+
+    def guarded(self, part: Part, env: Env, inside: Callable[[], list[Stmt]]) -> list[Stmt]:
+        """Statements that run if the conditions of a part hold."""
+        if not (part.guards or part.named):
+            return inside()
+        named = [*self.known_positions(part.named, env), *self.copy(part.named, env, True)]
+        body = inside()
+        for condition in reversed(part.guards):
+            body = [If(self.changed(condition, env), tuple(body))]
+        return [*named, *body]
 
     def used(self, body: Sequence[Stmt]) -> set[str]:
         """The names that statements read or change, and those that positions need which they read."""
@@ -153,22 +181,23 @@ class _Rows:
 
     # -- loops along rows
 
-    def around(self, chain: Sequence[tuple[str, int]], kind: str, body: Body) -> Body:
-        """Loops around statements. kind: of the innermost one."""
+    def around(self, part: Part, chain: Sequence[tuple[str, int]], kind: str, body: Body) -> Body:
+        """Loops of a part around statements. kind: of the innermost one."""
         def inside(env: Env) -> list[Stmt]:
             if not chain:
                 return body(env)
             (name, extent), *inner = chain
-            new = self.fresh(name)
+            new, limit = self.fresh(name), dict(part.limits).get(name)
+            count = extent if limit is None else self.changed(limit, env)
             env[name] = Var(new, INDEX)
-            return [For(new, extent, SERIAL if inner else kind, tuple(self.around(inner, kind, body)(env)))]
+            return [For(new, count, SERIAL if inner else kind, tuple(self.around(part, inner, kind, body)(env)))]
         return inside
 
-    def lanes(self, part: Part, row: str) -> None:
+    def lanes(self, part: Part) -> None:
         """Loops along rows, with the loop over the rows in them."""
         *outer, (name, extent) = part.chain
-        count = min(self.nest.at_once, extent)
-        groups, rest = divmod(extent, count)
+        count = 1 if part.guards else min(self.nest.at_once, extent)
+        limit = dict(part.limits).get(name)
 
         def several(first: Expr, count: int) -> Body:
             def inside(env: Env) -> list[Stmt]:
@@ -179,16 +208,31 @@ class _Rows:
                 return found
             return inside
 
-        def loops(env: Env) -> list[Stmt]:
+        def groups_of(begin: Expr, groups: int | Expr, count: int, env: Env) -> list[Stmt]:
+            """Groups of `count` iterations, from one on."""
+            if groups == 1:
+                return self.guarded(part, env | {name: begin}, lambda: [
+                    self.rows(part, self.fresh(self.row), VECTOR, several(begin, count), env)])
             group = self.fresh(name)
-            first = index_apply("multiply", Var(group, INDEX), Const(count, INDEX)) if groups > 1 else Const(0, INDEX)
-            own = self.rows(part, row, VECTOR, several(first, count), env)
-            found: list[Stmt] = [For(group, groups, SERIAL, (own,)) if groups > 1 else own]
-            if rest:
-                behind = several(Const(extent - rest, INDEX), rest)
-                found.append(self.rows(part, self.fresh(self.row), VECTOR, behind, env))
+            first = index_apply("add", begin, index_apply("multiply", Var(group, INDEX), Const(count, INDEX)))
+            inner = env | {name: first}
+            body = self.guarded(part, inner, lambda: [
+                self.rows(part, self.fresh(self.row), VECTOR, several(first, count), inner)])
+            return [For(group, groups, SERIAL, tuple(body))]
+
+        def loops(env: Env) -> list[Stmt]:
+            if limit is None:
+                found = groups_of(Const(0, INDEX), extent // count, count, env)
+                rest = extent % count
+                return found + (groups_of(Const(extent - rest, INDEX), 1, rest, env) if rest else [])
+            length = self.changed(limit, env)
+            whole = index_apply("divide", length, Const(count, INDEX))
+            found = groups_of(Const(0, INDEX), whole, count, env)
+            if count > 1:
+                begin = index_apply("multiply", whole, Const(count, INDEX))
+                found += groups_of(begin, index_apply("subtract", length, begin), 1, env)
             return found
-        self.out += self.around(outer, SERIAL, loops)({})
+        self.out += self.around(part, outer, SERIAL, loops)({})
 
     def written_out(self, parts_: Sequence[Part]) -> Part:
         """All parts as one, without loops."""
@@ -289,11 +333,11 @@ class _Rows:
         if is_result:
             one = Store(buffer, there, Load(table, here, type))
         *outer, last = part.chain
-        copies = self.around([last], SERIAL, lambda env: self.copy([one], env, True))
+        copies = self.around(part, [last], SERIAL, lambda env: self.copy([one], env, True))
 
         def rows(env: Env) -> list[Stmt]:
             return [For(row, self.nest.loop.extent, SERIAL, tuple(copies(env | {self.row: Var(row, INDEX)})))]
-        (self.after if is_result else self.out).extend(self.around(outer, SERIAL, rows)({}))
+        (self.after if is_result else self.out).extend(self.around(part, outer, SERIAL, rows)({}))
 
 
 def type_of(s: Let | Mutable | Load | Store) -> str:

@@ -30,22 +30,47 @@ from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms, injective
-from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.vectors import is_lane
-from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, varying, walk
+from hloc.kernels.ir import (
+    INDEX,
+    SERIAL,
+    Apply,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Let,
+    Load,
+    Local,
+    Mutable,
+    Stmt,
+    Store,
+    Var,
+)
+from hloc.kernels.schedule.nest import Refused, most_iterations
+from hloc.kernels.walks import assigned, defined, loads, parts, stores, varying, walk
 
 MOST_WRITTEN_OUT = 64           # copies of the body of a loop
+NOTHING: Mapping[str, Expr] = {}
 MOST_BYTES = 128 << 10          # of a table: it lies on the stack, and in the L2 cache
 
 
 class Part(NamedTuple):
-    """Straight-line statements, and the loops (counter, extent) around them, which may be none. kind: of the innermost
-    loop."""
+    """Straight-line statements, and the loops (counter, most iterations) around them, which may be none. kind: of the
+    innermost loop; limits: iterations of those that only the run knows; guards: conditions inside of all loops, the
+    same for all rows; named: positions that these need."""
 
     body: tuple[Stmt, ...]
     chain: tuple[tuple[str, int], ...] = ()
     kind: str = SERIAL
+    limits: tuple[tuple[str, Expr], ...] = ()
+    guards: tuple[Expr, ...] = ()
+    named: tuple[Stmt, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all elements of its loops are there."""
+        return not (self.limits or self.guards)
 
 
 class RowNest(NamedTuple):
@@ -73,6 +98,20 @@ class RowNest(NamedTuple):
     def loops(self) -> list[Part]:
         """The parts that are loops along rows."""
         return [p for p in self.parts if p.chain]
+
+    @property
+    def measured(self) -> RowNest:
+        """The nest with all iterations that there may be, without conditions, by which it is costed."""
+        if all(p.is_plain for p in self.parts):
+            return self
+        most = {n: extent for p in self.parts for n, extent in p.chain}
+
+        def plain(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            return tuple(one for s in body for one in (
+                plain(s.then) if isinstance(s, If) else
+                (s._replace(extent=most.get(s.name, s.extent), body=plain(s.body)),) if isinstance(s, For) else (s,)))
+        return self._replace(loop=self.loop._replace(body=plain(self.loop.body)),
+                             parts=tuple(p._replace(limits=(), guards=()) for p in self.parts))
 
     @property
     def reduces(self) -> bool:
@@ -105,15 +144,16 @@ class RowNest(NamedTuple):
     def is_strided(self, part: Part, one: Load | Store, known: Mapping[str, Affine]) -> bool:
         """Whether an access is to other than adjacent elements for adjacent rows, which may be transposed."""
         form = affine(one.position, known)
-        return (abs(form.factor(self.loop.name)) > 1 and one.buffer not in {a.name for a in self.arrays}
-                and is_fixed(form, self, part))
+        return (part.is_plain and abs(form.factor(self.loop.name)) > 1 and is_fixed(form, self, part)
+                and one.buffer not in {a.name for a in self.arrays})
 
 
 # -- from a loop -------------------------------------------------------------------------------------------------------
 
-def row_nest_of(loop: For, most: int, times: int = 1, different: frozenset[str] = frozenset()) -> RowNest:
-    """The nest of a loop over rows, of which there are at most `most`. times, different: of the loop around, if any.
-    Raises Refused."""
+def row_nest_of(loop: For, most: int, times: int = 1, different: frozenset[str] = frozenset(),
+                around: Mapping[str, Expr] = NOTHING) -> RowNest:
+    """The nest of a loop over rows, of which there are at most `most`. times, different: of the loop around, if any;
+    around: values of names before the loop. Raises Refused."""
     if loop.kind != SERIAL or most < 2:
         raise Refused("not a loop over several rows")
     found: list[Part] = []
@@ -123,7 +163,7 @@ def row_nest_of(loop: For, most: int, times: int = 1, different: frozenset[str] 
         if isinstance(s, Local):
             arrays.append(s)
         elif isinstance(s, For):
-            found += [Part(tuple(straight)), _part(s)]
+            found += [Part(tuple(straight)), _part(s, loop, around)]
             straight = []
         elif isinstance(s, Let) and (value := _found(s.value)) is not None:
             straight += [Let(f"{s.name}_found", value),
@@ -147,24 +187,50 @@ def _found(position: Expr) -> Expr | None:
     return None if isinstance(position.arguments[0], (Var, Const)) else position.arguments[0]
 
 
-def _part(loop: For) -> Part:
-    """The part of a perfect nest; positions that are named between its loops are named in the innermost one."""
+def _part(loop: For, rows: For, around: Mapping[str, Expr]) -> Part:
+    """The part of a perfect nest, whose conditions are the same for all rows; positions that are named between its
+    loops are named in the innermost one."""
     chain: list[tuple[str, int]] = []
-    named: list[Stmt] = []
+    named: list[Let] = []
+    limits: list[tuple[str, Expr]] = []
+    guards: list[Expr] = []
     inner: Stmt = loop
-    while isinstance(inner, For):
-        if not isinstance(inner.extent, int):
-            raise Refused("the extent of a loop along rows is no constant")
-        chain.append((inner.name, inner.extent))
-        kind, body = inner.kind, inner.body
+    while isinstance(inner, For) or isinstance(inner, If) and not inner.otherwise:
+        if isinstance(inner, If):
+            guards, body = [*guards, inner.condition], inner.then
+        else:
+            most = most_iterations(inner.extent, around)
+            own = {rows.name, *defined(rows.body)}
+            is_own = any(isinstance(e, Var) and e.name in own for e in parts(
+                [] if isinstance(inner.extent, int) else [inner.extent]))
+            if not most or is_own:
+                raise Refused("the extent of a loop along rows is no constant, and no length of a block")
+            chain.append((inner.name, most))
+            limits += [] if isinstance(inner.extent, int) else [(inner.name, inner.extent)]
+            kind, body = inner.kind, inner.body
         inner = body[-1]
-        if isinstance(inner, For):
-            named += body[:-1]
-    if not all(isinstance(s, Let) for s in named):
-        raise Refused("loops along rows are no perfect nest")
+        if isinstance(inner, (For, If)):
+            named += [s for s in body[:-1] if isinstance(s, Let)]
+            if not all(isinstance(s, Let) for s in body[:-1]):
+                raise Refused("loops along rows are no perfect nest")
     if not all(isinstance(s, (Let, Assign, Store)) for s in body):
         raise Refused("a loop along rows is not straight-line code")
-    return Part((*named, *body), tuple(chain), kind)
+    needed = _needed(guards, named, rows) if guards else set()
+    return Part((*(s for s in named if s.name not in needed), *body), tuple(chain), kind, tuple(limits), tuple(guards),
+                tuple(s for s in named if s.name in needed))
+
+
+def _needed(guards: Sequence[Expr], named: Sequence[Let], rows: For) -> set[str]:
+    """The names that conditions need. Raises Refused where they differ for rows."""
+    lets = {s.name: s.value for s in (*rows.body, *named) if isinstance(s, Let)}
+    needed, stack = set[str](), list(guards)
+    while stack:
+        names = {e.name for e in parts([stack.pop()]) if isinstance(e, Var)} - needed
+        needed |= names
+        stack += [lets[n] for n in names if n in lets]
+    if rows.name in needed:
+        raise Refused("a condition differs for rows")
+    return needed
 
 
 def _refuse_dependence(nest: RowNest) -> None:
@@ -223,9 +289,6 @@ def vectorize(nest: RowNest, rows: str) -> RowNest:
     _check(nest, rows)
     if not nest.is_apart:
         raise Refused("rows are lanes after their fission")
-    for e in parts(e for s in walk(nest.loop.body) for e in expressions(s)):
-        if e.type != INDEX and not is_lane(e.type):
-            raise Refused(f"vectors hold no {e.type}")
     return nest._replace(has_lanes=True)
 
 
@@ -248,7 +311,7 @@ def stage(nest: RowNest, buffer: str) -> RowNest:
 def cache_read(nest: RowNest, rows: str) -> RowNest:
     """What costs much and is the same for all rows is in tables."""
     _check(nest, rows)
-    if nest.is_apart or len(nest.loops) != 1 or nest.reduces:
+    if nest.is_apart or len(nest.loops) != 1 or nest.reduces or not nest.loops[0].is_plain:
         raise Refused("tables are of one loop along rows that reduces nothing, without fission")
     return nest._replace(is_cached=True)
 
@@ -256,7 +319,7 @@ def cache_read(nest: RowNest, rows: str) -> RowNest:
 def fuse(nest: RowNest, *counters: str) -> RowNest:
     """Loops are one: all loops along rows, which is what cache_read makes possible, or these and the one over rows."""
     along = tuple(n for n, _ in nest.loops[0].chain)
-    if nest.is_apart or len(nest.loops) != 1 or len(counters) < 2 or nest.reduces \
+    if nest.is_apart or len(nest.loops) != 1 or len(counters) < 2 or nest.reduces or not nest.loops[0].is_plain \
             or counters not in (along, (nest.loop.name, *along)):
         raise Refused("not the counters of nested loops that reduce nothing")
     return nest._replace(fused=counters)

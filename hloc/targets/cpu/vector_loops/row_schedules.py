@@ -13,11 +13,9 @@ from hloc.kernels.schedule.file import ROWS, Given
 from hloc.kernels.schedule.hoisting import different_names, hoisted
 from hloc.kernels.schedule.nest import Refused, most_iterations
 from hloc.kernels.schedule.row_choice import chosen_rows, scheduled_rows
-from hloc.kernels.schedule.row_nest import RowNest, row_nest_of
+from hloc.kernels.schedule.row_nest import NOTHING, RowNest, row_nest_of
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.loop_schedules import with_steps
-
-EMPTY: Mapping[str, Expr] = {}
 
 
 def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
@@ -53,7 +51,7 @@ def _with_row_nests(kernel: Kernel, change: Callable[[RowNest], tuple[Stmt, ...]
     return kernel._replace(body=tuple(body))
 
 
-def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...]], outer: Mapping[str, Expr] = EMPTY,
+def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...]], outer: Mapping[str, Expr] = NOTHING,
              times: int = 1, different: frozenset[str] = frozenset()) -> tuple[Stmt, ...]:
     """outer: names around these statements; times, different: of the SERIAL loop around, before which tables stand
     that are the same in its iterations."""
@@ -65,7 +63,7 @@ def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...
             continue
         most = most_iterations(s.extent, named)
         try:
-            found += change(row_nest_of(s, most, times, different))
+            found += change(row_nest_of(s, most, times, different, named))
         except Refused:
             inside = _changed(s.body, change, named, max(1, most), different_names(s))
             is_run = most > 0                   # of other loops there may be no iteration
