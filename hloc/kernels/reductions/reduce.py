@@ -5,9 +5,9 @@ computes partial results of chunks, so that all threads have work, and the secon
 to finish combines them in the same kernel.
 
 The loops of the input space are either kept or reduced. If the innermost loop is reduced ("rows"), each result has its
-own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), there is a loop
-over a block of adjacent results. How results go together is not decided here (schedule/row_nest.py): columns are rows
-whose adjacent elements are those of other rows, so that a schedule with a row in each lane has stride one.
+own accumulators, several independent ones if the reducer may be reassociated. If it is kept ("columns"), there is a
+loop over a block of adjacent results. How results go together is not decided here (schedule/row_nest.py): columns are
+rows whose elements are adjacent to those of other rows, and are summed in lanes.
 """
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Load
 from hloc.kernels.reductions.gathered_windows import lower_gathered_windows
-from hloc.kernels.reductions.window import SHORTEST_STEPS
 from hloc.kernels.reductions.window_taps import WIDTH, cost_of, first_column, is_plain, taps_of
 from hloc.kernels.sliding import Columns, slide, slides, steps
 from hloc.machine import Machine
 
+SHORTEST_STEPS = 8              # columns of a window with a stride of several elements
 MOST_TAPS = 16                  # along a row, each a few instructions per element of the result
 
 
