@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from hloc.ir import ELEMENT_TYPES, Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.builder import within
+from hloc.kernels.column_blocks import TAPS, Columns
 from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.elements import always
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
@@ -30,7 +31,6 @@ from hloc.kernels.products.operands import behind_conversion
 from hloc.kernels.products.size_thresholds import multiply_adds
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, product_result
-from hloc.kernels.sliding import TAPS, Columns
 
 LANES = 16                      # the sums of a tile are padded to whole vectors of so many
 ROOM, MOST_ROOM = 1 << 15, 1 << 17      # bytes of both Local arrays: they stay in the L1 cache, or in the L2 cache

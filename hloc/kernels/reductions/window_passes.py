@@ -24,12 +24,12 @@ from itertools import groupby
 
 from hloc.ir import ELEMENT_TYPES, Instruction, window_of
 from hloc.kernels import indexing, loops, scalars
+from hloc.kernels.column_blocks import TAPS, Columns
 from hloc.kernels.group import Group, KernelCall, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Expr, Load
 from hloc.kernels.monoids import identity, monoid
 from hloc.kernels.reductions.window_taps import cost_of, is_plain, taps_of
-from hloc.kernels.sliding import TAPS, Columns
 
 WIDTH, BLOCK = 512, 3                   # the fewest columns of a block, and per column under a window
 MOST_BYTES = 1 << 13                    # under a window: with the arrays for a block, the L2 cache is large enough

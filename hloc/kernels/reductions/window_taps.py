@@ -13,16 +13,10 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, Cost
 from hloc.kernels.rules.loops import window_source
 
-WIDTH = 512                     # columns of a block
-
 
 def is_plain(window: WindowDim) -> bool:
     """The dimension has no window: output and input positions are the same."""
     return window._replace(window_dilation=1, reversal=False) == WindowDim()
-
-
-def first_column(block: Index, width: int) -> Index:
-    return indexing.scale(block, width)
 
 
 def cost_of(outline: Outline, operations: int) -> Cost:
