@@ -43,7 +43,8 @@ def kernels_by_passes(group: Group) -> Iterator[KernelCall]:
     instruction = group.instruction
     dims, result = window_of(instruction), instruction.shape.dimensions if instruction.shape.is_array else ()
     windows = [d for d, w in enumerate(dims) if not is_plain(w)]
-    if not result or not windows or not monoid(instruction.get("to_apply")):
+    if not result or not windows or not monoid(instruction.get("to_apply")) \
+            or not instruction.operands[0].shape.num_elements:
         return
     along, inner = dims[windows[-1]], math.prod(result[windows[-1] + 1:])
     under = along.size * inner * along.window_dilation * ELEMENT_TYPES[
@@ -91,11 +92,11 @@ class _Block:
             self.taken, self.spare = (b.local(self.type, self.room, "taken") for _ in range(2))
             self.totals = b.local(self.type, self.width, "total")
             self.take_in()
-            self.put_together()
+            self.combine_parts()
             self.store()
         return self.outline.finish(cost=cost_of(self.outline, math.prod(result) * b.operations))
 
-    def put_together(self) -> None:
+    def combine_parts(self) -> None:
         """The totals of windows, from their parts."""
         length, total = 1, None
         for span, parts in groupby(self.parts, lambda part: part[0]):

@@ -40,7 +40,7 @@ def _cycles(body: tuple[Stmt, ...], outer: Mapping[str, Expr], machine: Machine)
 
 def _loop(loop: For, most: int, named: Mapping[str, Expr], machine: Machine) -> float:
     known = constants(machine.arch)
-    if loop.kind == VECTOR:
+    if loop.kind == VECTOR and not any(isinstance(s, If) for s in loop.body):
         return cost(whole_vectors(loop._replace(extent=most), machine), known)
     if loop.kind != PARALLEL:
         try:
