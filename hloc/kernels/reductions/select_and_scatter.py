@@ -28,6 +28,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Var
 from hloc.kernels.reductions.window_taps import cost_of, is_plain, taps_of
+from hloc.kernels.schedule.lowering import LEAST_BYTES
 from hloc.machine import Machine
 
 NONE = Const(-1, "s32")             # the tap of a window that is entirely padding
@@ -67,7 +68,9 @@ class _Gather:
         self.operand, self.source, self.start = self.instruction.operands
         self.sizes, self.shape = self.source.shape.dimensions, self.instruction.shape.dimensions
         self.count, most = math.prod(self.sizes), math.prod(w.size for w in dims)
-        self.taps_type = next(t for t in ("s8", "s16", "s32") if most <= 1 << 8 * ELEMENT_TYPES[t].bytes - 1)
+        is_wide = machine.kind == "gpu" or self.sizes[-1] >= LEAST_BYTES      # whole vectors of taps may be narrow
+        self.taps_type = next(t for t in ("s8", "s16", "s32")
+                              if is_wide and most <= 1 << 8 * ELEMENT_TYPES[t].bytes - 1 or t == "s32")
         self.type = scalars.computation_type(self.instruction.shape.element_type)
         self.lanes = lanes_of(dims, self.sizes, machine)
         self.is_along_rows = machine.kind == "cpu" and not is_plain(dims[-1]) and dims[-1].size <= MOST_WRITTEN_OUT
