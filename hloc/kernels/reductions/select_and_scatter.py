@@ -68,9 +68,9 @@ class _Gather:
         self.operand, self.source, self.start = self.instruction.operands
         self.sizes, self.shape = self.source.shape.dimensions, self.instruction.shape.dimensions
         self.count, most = math.prod(self.sizes), math.prod(w.size for w in dims)
-        is_wide = machine.kind == "gpu" or self.sizes[-1] >= LEAST_BYTES      # whole vectors of taps may be narrow
+        is_narrow = machine.kind == "gpu" or is_plain(dims[-1]) and self.sizes[-1] >= LEAST_BYTES     # whole vectors
         self.taps_type = next(t for t in ("s8", "s16", "s32")
-                              if is_wide and most <= 1 << 8 * ELEMENT_TYPES[t].bytes - 1 or t == "s32")
+                              if is_narrow and most <= 1 << 8 * ELEMENT_TYPES[t].bytes - 1 or t == "s32")
         self.type = scalars.computation_type(self.instruction.shape.element_type)
         self.lanes = lanes_of(dims, self.sizes, machine)
         self.is_along_rows = machine.kind == "cpu" and not is_plain(dims[-1]) and dims[-1].size <= MOST_WRITTEN_OUT
