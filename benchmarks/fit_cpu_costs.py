@@ -95,7 +95,7 @@ def measured(row: dict) -> Measured:
         steps = read_steps(text)
         if isinstance(nest, RowNest):
             return partial(row_cost, uses_of(nest, steps, target.machine))
-        return partial(cost, scheduled(nest.loop, steps, count()), local=nest.local)
+        return partial(cost, scheduled(nest, steps, count()), local=nest.local)
     return Measured(row["name"], [(text, cost_of(text), us) for text, us in row["us"].items()])
 
 

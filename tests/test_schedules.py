@@ -74,7 +74,7 @@ def with_candidate(kernel: Kernel, number: int) -> tuple[Kernel, int]:
         nests.append(loop)
         steps = read_steps(ranked[number % len(ranked)].text)
         assert steps == ranked[number % len(ranked)].steps
-        return scheduled(loop, steps, names)
+        return scheduled(nest, steps, names)
     return kernel._replace(body=with_vector_loops(kernel.body, change)), len(nests)
 
 
@@ -129,7 +129,7 @@ def test_planted_faults_are_found(fault):
     steps = {"shuffle": "split(i,16,overlap) vectorize(ii,16)", "join": "split(i,16,peel) vectorize(ii,16)",
              "range": "split(i,8,peel) vectorize(ii,8) rfactor(io,3)"}[fault]
     names = count()
-    whole = kernel._replace(body=with_vector_loops(kernel.body, lambda l: scheduled(l, read_steps(steps), names)))
+    whole = kernel._replace(body=with_vector_loops(kernel.body, lambda l: scheduled(nest_of(l), read_steps(steps), names)))
     assert not differs(whole, results(kernel))
     assert differs(damaged(whole), results(kernel))
 
@@ -156,7 +156,7 @@ def test_loops_that_are_no_nests(text, message):
 ], ids=str)
 def test_steps_that_do_not_apply_say_why(steps, message):
     with pytest.raises(Refused, match=message):
-        scheduled(sum_of(77).loop, read_steps(steps), count())
+        scheduled(sum_of(77), read_steps(steps), count())
 
 
 def test_steps_are_printed_and_read_back():

@@ -74,12 +74,17 @@ def of_names(factors: Mapping[str, int], constant: int = 0) -> Affine:
 
 def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine:
     """The form of an INDEX expression; unknown names stand for themselves."""
-    terms, constant = sum_parts(expr)
-    form = Affine({}, constant)
-    for atom, factor in terms:
+    atoms, constant = sum_parts(expr)
+    terms: dict[Expr, int] = {}
+    for atom, factor in atoms:
         named = known.get(atom.name) if isinstance(atom, Var) else None
-        form = form.plus(named or Affine({atom: 1}), factor)
-    return form
+        if named is None:
+            terms[atom] = terms.get(atom, 0) + factor
+            continue
+        constant += named.constant * factor
+        for inner, times in named.terms.items():
+            terms[inner] = terms.get(inner, 0) + times * factor
+    return Affine({a: f for a, f in terms.items() if f}, constant)
 
 
 def forms(statements: Iterable[Stmt], known: Mapping[str, Affine] | None = None) -> dict[str, Affine]:

@@ -146,8 +146,8 @@ class Builder:
 
     def level(self, expr: ir.Expr) -> int:
         """Depth of the outermost block where all variables (and local arrays) of an expression are known."""
-        return max((self.levels.get(e.name if isinstance(e, ir.Var) else e.buffer, 0) for e in parts([expr])
-                    if isinstance(e, (ir.Var, ir.Load))), default=0)
+        return max([self.levels.get(e.name if isinstance(e, ir.Var) else e.buffer, 0) for e in parts((expr,))
+                    if isinstance(e, (ir.Var, ir.Load))], default=0)
 
     def home(self, level: int) -> Block:
         """The block where a value of that level is bound: not outside of the innermost guard."""

@@ -296,15 +296,21 @@ def sum_of(terms: Iterable[tuple[Expr, int]], constant: int) -> Expr:
     """The INDEX expression of the sum of (expression, factor) terms and a constant: sums in it become part of it."""
     table: dict[Expr, int] = {}
     for term, factor in terms:
-        atoms, more = sum_parts(term)
-        constant += more * factor
-        for atom, times in atoms:
-            table[atom] = table.get(atom, 0) + times * factor
-    kept = sorted(((atom, factor) for atom, factor in table.items() if factor), key=_rank)
+        if isinstance(term, Const):
+            constant += term.integer * factor
+        elif isinstance(term, Apply) and term.op == SUM:
+            constant += term.immediate[-1] * factor
+            for atom, times in zip(term.arguments, term.immediate):
+                table[atom] = table.get(atom, 0) + times * factor
+        else:
+            table[term] = table.get(term, 0) + factor
+    kept = [one for one in table.items() if one[1]]
     if not kept:
         return Const(constant, INDEX)
-    if constant == 0 and len(kept) == 1 and kept[0][1] == 1:
-        return kept[0][0]
+    if len(kept) == 1:
+        (atom, factor), = kept
+        return atom if factor == 1 and not constant else Apply(SUM, (atom,), INDEX, (factor, constant))
+    kept.sort(key=_rank)
     return Apply(SUM, tuple(atom for atom, _ in kept), INDEX, (*(factor for _, factor in kept), constant))
 
 

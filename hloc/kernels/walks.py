@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from operator import is_
 from typing import Any, TypeGuard, TypeVar
 
 from hloc.kernels import ir
 from hloc.kernels.indexing import sum_of
 
 S = TypeVar("S", bound=ir.Stmt)
+EXPRESSIONS = ir.Const, ir.Var, ir.Load, ir.Apply
 
 
 def operation(expr: ir.Expr) -> ir.Apply:
@@ -32,45 +35,61 @@ def are_lets_and_stores(statements: Sequence[ir.Stmt]) -> TypeGuard[Sequence[ir.
     return all(isinstance(s, (ir.Let, ir.Store)) for s in statements)
 
 
-def walk(statements: Iterable[ir.Stmt]) -> Iterable[ir.Stmt]:
+def walk(statements: Iterable[ir.Stmt]) -> list[ir.Stmt]:
     """All statements, outer before inner, in order."""
-    stack = [iter(statements)]
-    while stack:
-        statement = next(stack[-1], None)
-        if statement is None:
-            stack.pop()
-            continue
-        yield statement
-        if isinstance(statement, ir.If):
-            stack.append(iter(statement.then + statement.otherwise))
-        elif (body := getattr(statement, "body", None)) is not None:      # also of statements of one target alone
-            stack.append(iter(body))
+    found: list[ir.Stmt] = []
+    _add(statements, found)
+    return found
+
+
+def _add(statements: Iterable[ir.Stmt], found: list[ir.Stmt]) -> None:
+    for s in statements:
+        found.append(s)
+        kind: type = type(s)
+        if isinstance(s, ir.If):
+            _add(s.then, found)
+            _add(s.otherwise, found)
+        elif _has_body(kind):
+            _add(s.body, found)             # type: ignore[union-attr]      # it has one
+
+
+@cache
+def _has_body(kind: type) -> bool:
+    """Whether statements of this type have a body: also those of one target alone."""
+    return "body" in getattr(kind, "_fields", ())
+
+
+@cache
+def _places(kind: type) -> tuple[int, ...]:
+    """Where statements of this type have expressions."""
+    fields = getattr(kind, "_fields", ())
+    return tuple(fields.index(n) for n in ("value", "initial", "position", "condition", "extent") if n in fields)
 
 
 def expressions(statement: ir.Stmt) -> list[ir.Expr]:
     """The expressions of a statement itself, not of its body."""
-    found = [getattr(statement, name, None) for name in ("value", "initial", "position", "condition", "extent")]
-    return [e for e in found if isinstance(e, (ir.Const, ir.Var, ir.Load, ir.Apply))]
+    kind: type = type(statement)
+    return [e for n in _places(kind) if isinstance(e := statement[n], EXPRESSIONS)]
 
 
-def parts(roots: Iterable[ir.Expr]) -> Iterable[ir.Expr]:
+def parts(roots: Iterable[ir.Expr]) -> list[ir.Expr]:
     """Expressions and all their subexpressions."""
+    found: list[ir.Expr] = []
     stack = list(roots)
     while stack:
-        top = stack.pop()
-        yield top
-        if isinstance(top, ir.Load):
-            stack.append(top.position)
-        elif isinstance(top, ir.Apply):
-            stack.extend(top.arguments)
+        e = stack.pop()
+        found.append(e)
+        kind = type(e)
+        if kind is ir.Apply:
+            stack += e.arguments            # type: ignore[union-attr]
+        elif kind is ir.Load:
+            stack.append(e.position)        # type: ignore[union-attr]
+    return found
 
 
-def loads(statements: Iterable[ir.Stmt]) -> Iterable[ir.Load]:
+def loads(statements: Iterable[ir.Stmt]) -> list[ir.Load]:
     """All loads of statements, nested ones too."""
-    for statement in walk(statements):
-        for part in parts(expressions(statement)):
-            if isinstance(part, ir.Load):
-                yield part
+    return [e for s in walk(statements) for e in parts(expressions(s)) if isinstance(e, ir.Load)]
 
 
 def stores(statements: Iterable[ir.Stmt]) -> list[ir.Store]:
@@ -111,14 +130,19 @@ def term_taken_in(s: ir.Assign) -> ir.Expr:
 
 
 def with_parts(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
-    """An expression with changed operands: the position of a Load, the arguments of an Apply."""
+    """An expression with changed operands: the position of a Load, the arguments of an Apply; itself if none differs.
+    """
     if isinstance(expr, ir.Load):
-        return expr._replace(position=change(expr.position))
-    if isinstance(expr, ir.Apply) and expr.op == ir.SUM:
-        return sum_of(zip(map(change, expr.arguments), expr.immediate), expr.immediate[-1])
-    if isinstance(expr, ir.Apply):
-        return expr._replace(arguments=tuple(map(change, expr.arguments)))
-    return expr
+        position = change(expr.position)
+        return expr if position is expr.position else ir.Load(expr.buffer, position, expr.type)
+    if not isinstance(expr, ir.Apply):
+        return expr
+    arguments = tuple(map(change, expr.arguments))
+    if all(map(is_, arguments, expr.arguments)):
+        return expr
+    if expr.op == ir.SUM:
+        return sum_of(zip(arguments, expr.immediate), expr.immediate[-1])
+    return ir.Apply(expr.op, arguments, expr.type, expr.immediate)
 
 
 def rebuilt(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:

@@ -1,7 +1,7 @@
 """Which schedules a nest may have, and which of them is chosen: the one of least predicted cost.
 
     candidates(nest_of(loop), machine)          [Candidate(steps, cycles), ...], the cheapest first
-    chosen(loop, frozenset(), 0, machine)       the steps of the first of them
+    chosen(nest_of(loop), machine)              the steps of the first of them
 
 A rule yields lists of steps; one that does not apply is dropped. Rules hold no thresholds: the cost decides. It is the
 cycles of a run (cost.py), times a price of what is written out: C compilers take longer for more.
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
-from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -26,6 +24,7 @@ from hloc.machine import Machine
 ACCUMULATORS = (1, 2, 4)
 OF_CHAINS = (4, 1)              # vectors in an iteration of functions of functions, each of which waits for another
 TYPICAL = 1000                  # iterations of a loop, where only the run knows them
+MOST_KEPT = 1024                # chosen schedules of a process
 
 
 class Candidate(NamedTuple):
@@ -46,27 +45,32 @@ def candidates(nest: Nest, machine: Machine) -> list[Candidate]:
     measured = nest if isinstance(extent, int) else nest_of(nest.loop._replace(extent=nest.most or TYPICAL), nest.local)
     for steps in dict.fromkeys(_rules(nest, machine)):
         try:
-            body = lower(apply_steps(measured, steps, STEPS), count())
+            body = scheduled(measured, steps, count())
         except Refused:
             continue
-        written = body if measured is nest else lower(apply_steps(nest, steps, STEPS), count())
+        written = body if measured is nest else scheduled(nest, steps, count())
         cycles = cost(body, known, nest.local) * price(code_of(written), known)
         found.append(Candidate(steps, cycles))
     return sorted(found, key=lambda one: one.cycles)
 
 
-@lru_cache(maxsize=1024)
-def chosen(loop: For, local: frozenset[str], most: int, machine: Machine) -> tuple[Step, ...]:
-    """The schedule of a nest's loop. local: arrays that the kernel stored just before; most: its iterations, if not a
-    constant. Raises Refused."""
-    nest = nest_of(loop, local, most)
-    only, *others = _rules(nest, machine)
-    return candidates(nest, machine)[0].steps if others else only
+def chosen(nest: Nest, machine: Machine) -> tuple[Step, ...]:
+    """The steps of the schedule of a nest."""
+    key = nest.loop, nest.local, nest.most, machine
+    if key not in _CHOSEN:
+        while len(_CHOSEN) >= MOST_KEPT:
+            del _CHOSEN[next(iter(_CHOSEN))]
+        only, *others = _rules(nest, machine)
+        _CHOSEN[key] = candidates(nest, machine)[0].steps if others else only
+    return _CHOSEN[key]
 
 
-def scheduled(loop: For, steps: tuple[Step, ...], names: Iterator[int]) -> tuple[Stmt, ...]:
-    """The statements of a loop with a schedule. Raises Refused."""
-    return lower(apply_steps(nest_of(loop), steps, STEPS), names)
+_CHOSEN: dict[tuple, tuple[Step, ...]] = {}
+
+
+def scheduled(nest: Nest, steps: tuple[Step, ...], names: Iterator[int]) -> tuple[Stmt, ...]:
+    """The statements of a nest with a schedule. Raises Refused."""
+    return lower(apply_steps(nest, steps, STEPS), names)
 
 
 def whole_vectors(loop: For, machine: Machine) -> tuple[Stmt, ...]:
@@ -74,29 +78,29 @@ def whole_vectors(loop: For, machine: Machine) -> tuple[Stmt, ...]:
     of the few schedules that differ in lanes; a scalar loop, where that is cheaper, or where it is no nest."""
     found: list[tuple[Stmt, ...]] = [(loop._replace(kind=SERIAL),)]
     with suppress(Refused):
-        nest, wide = nest_of(loop), replace(machine, vector_bytes=REGISTER)     # compilers take pairs of shorter ones
-        found += [lower(apply_steps(nest, steps, STEPS), count()) for steps in lanes_along(nest, wide)
-                  if len(steps) == 2 and OVERLAP in steps[0][1]]
-    return min(found, key=lambda body: cost(body, constants(machine.arch)))
+        nest = nest_of(loop)
+        found += [scheduled(nest, steps, count()) for steps in lanes_along(nest, REGISTER)  # compilers take pairs of
+                  if len(steps) == 2 and OVERLAP in steps[0][1]]                            # shorter ones
+    return min(found, key=lambda body: cost(body, constants(machine.arch))) if len(found) > 1 else found[0]
 
 
 def _rules(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
     """Schedules that may be the cheapest: where adjacent elements fill vectors, scalars are not."""
-    extent, vectors = nest.axes[0].extent, list(lanes_along(nest, machine))
-    is_full = nest.is_adjacent and (extent is None or extent >= _most_lanes(nest, machine))
+    extent, vectors = nest.axes[0].extent, list(lanes_along(nest, machine.vector_bytes))
+    is_full = nest.is_adjacent and (extent is None or extent >= _most_lanes(nest, machine.vector_bytes))
     if not vectors or nest.reduces or not is_full:
         yield ()
     yield from vectors
 
 
-def _most_lanes(nest: Nest, machine: Machine) -> int:
-    return machine.vector_bytes * 8 // max(bits_of(t) for t in nest.types)
+def _most_lanes(nest: Nest, vector_bytes: int) -> int:
+    return vector_bytes * 8 // max(bits_of(t) for t in nest.types)
 
 
-def lanes_along(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
+def lanes_along(nest: Nest, vector_bytes: int) -> Iterator[tuple[Step, ...]]:
     """Vectors along the loop. Where lanes are joined: also shorter vectors than the loop fills, several in an iteration
     with accumulators of their own, and the rest in shorter ones."""
-    axis, extent, lanes = nest.loop.name, nest.axes[0].extent, _most_lanes(nest, machine)
+    axis, extent, lanes = nest.loop.name, nest.axes[0].extent, _most_lanes(nest, vector_bytes)
     vectors = ACCUMULATORS if nest.reduces else OF_CHAINS if nest.functions > 1 else (1,)
     while lanes > 1 and enough_bytes(nest.types, lanes):
         tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if nest.reduces and extent % lanes \

@@ -28,6 +28,8 @@ from hloc.ops.table import SCALARS
 LINE, REGISTER = 64, 64         # bytes of a cache line, and of the widest register
 WRITTEN_OUT = 8                 # iterations of a scalar loop that compilers write out
 UNITS = ("loads", "stores", "vectors", "shuffles", "divides")
+_, _, VECTORS, SHUFFLES, DIVIDES = range(len(UNITS))
+EXTREMA = ("maximum", "minimum")
 FLOATS = ("f32", "f64")
 FREE = ("bitcast", "series")
 UNPRICED, DOUBLE = 150, 1000        # milliseconds of compilation that cost nothing, and more that count twice
@@ -72,7 +74,7 @@ def code_of(body: Iterable[Stmt]) -> Code:
     """What a C compiler is given for statements."""
     values = [e for s in walk(tuple(body)) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
     heavy = [e for e in values if e.op in HEAVY]
-    return Code(sum(map(_instructions, heavy)), len(values) - len(heavy),
+    return Code(sum(_instructions(e.op, e.type) for e in heavy), len(values) - len(heavy),
                 len({(e.op, e.type) for e in values if is_vector(e.type)}))
 
 
@@ -141,7 +143,7 @@ class _Counter:
         total: dict[str, float] = {}
         for s in body:
             if isinstance(s, Assign) and isinstance(s.value, Apply):
-                total[s.name] = total.get(s.name, 0.0) + self.latency(s.value)
+                total[s.name] = total.get(s.name, 0.0) + self.latency(operation_of(s.value))
         return max(total.values(), default=0.0)
 
     def value(self, e: Expr, units: list[float], seen: dict[Expr, float]) -> float:
@@ -150,15 +152,16 @@ class _Counter:
             return self.depth.get(e.name, 0.0)
         if e.type == INDEX or not isinstance(e, (Load, Apply)):
             return 0.0
-        if e not in seen:
-            if isinstance(e, Load):
-                seen[e] = self.load(e, units)
-            else:
-                before = max((self.value(a, units, seen) for a in e.arguments), default=0.0)
-                for n, uses in enumerate(self.uses(e)):
-                    units[n] += uses
-                seen[e] = before + self.latency(e)
-        return seen[e]
+        known = seen.get(e)
+        if known is not None:
+            return known
+        if isinstance(e, Load):
+            done = self.load(e, units)
+        else:
+            done = max([self.value(a, units, seen) for a in e.arguments], default=0.0)
+            done += self.apply(operation_of(e), units)
+        seen[e] = done
+        return done
 
     def load(self, e: Load, units: list[float]) -> float:
         one = 1 if is_vector(e.type) else self.machine["scalar"]
@@ -166,55 +169,83 @@ class _Counter:
         stalls = e.buffer in self.local and is_vector(e.type) and _begins_inside(e)
         return self.machine["load_latency"] + (self.machine["forward_stall"] if stalls else 0)
 
-    def uses(self, e: Apply) -> tuple[float, ...]:
-        """Uses of units of one operation, without its arguments."""
-        if e.op in FREE or e.op == "splat" and not isinstance(e.arguments[0], (Load, Var, Apply)):
-            return (0, 0, 0, 0, 0)
-        widest = max(_bytes(a.type) for a in (e, *e.arguments))
-        part = max(1.0, widest / REGISTER) if widest > REGISTER // 2 else self.machine["narrow"]
-        if not any(is_vector(a.type) for a in (e, *e.arguments)):
-            part = self.machine["scalar"]
-        if e.op == "lane":
-            return (0, 0, 0, part * self.machine["float_lane" if e.type in FLOATS else "integer_lane"], 0)
-        if e.op in ("shuffle", "splat") or e.op == "convert" and _resized(e) and is_vector(e.type):
-            small = bits_of(element_of(e.type)) < 32 and e.op == "shuffle"
-            return (0, 0, 0, part * (self.machine["small_shuffle"] if small else 1), 0)
-        if e.op in ("divide", "sqrt", "rsqrt"):
-            return (0, 0, part, 0, part * self.machine["division"] * (2 if "f64" in e.type else 1))
-        return (0, 0, part * self.operations(e), 0, 0)
+    def apply(self, one: Operation, units: list[float]) -> float:
+        """Count an operation on registers; its latency."""
+        machine = self.machine
+        if one.unit:
+            part = machine["scalar"] if not one.bytes else machine["narrow"]
+            if one.bytes > REGISTER // 2:
+                part = max(1.0, one.bytes / REGISTER)
+            units[one.unit] += part * one.times * (machine[one.by] if one.by else 1)
+            if one.divisions:
+                units[DIVIDES] += part * machine["division"] * one.divisions
+        return self.latency(one)
 
-    def operations(self, e: Apply) -> float:
-        """Instructions of one operation on a register."""
-        if e.op in ("maximum", "minimum"):
-            return self.machine["extremum"] if element_of(e.type) in FLOATS else 1
-        if e.op == "convert" and not is_vector(e.type) and "f16" in (e.type, e.arguments[0].type):
-            return self.machine["scalar_half"]
-        return _instructions(e)
-
-    def latency(self, e: Apply) -> float:
-        if e.op in FREE:
-            return 0
-        if e.op in ("shuffle", "lane", "splat"):
-            return self.machine["shuffle_latency"]
-        if e.op in HEAVY or e.op in ("divide", "sqrt"):
-            return self.machine["float_latency"] * max(3, self.operations(e) / 2)
-        if element_of(e.type) not in FLOATS:
-            return self.machine["integer_latency"]
-        return self.machine["extremum_latency" if e.op in ("maximum", "minimum") else "float_latency"]
+    def latency(self, one: Operation) -> float:
+        return self.machine[one.waits] * one.waits_times if one.waits else 0
 
 
-def _instructions(e: Apply) -> float:
-    row = SCALARS.get(e.op.removesuffix("_near").removesuffix("_held"))
-    return 1 if row is None or element_of(e.type) in MASKS else max(1, row.cost)
+class Operation(NamedTuple):
+    """What an operation takes on any CPU, without its arguments. bytes: of its widest value; 0: no vectors. unit: which
+    of UNITS it uses, 0: none; so many times, `by` the constant of this name, if any; divisions: of the unit that
+    divides; waits: the constant of its latency, if it has one, and its factor."""
+
+    bytes: int
+    unit: int
+    times: float = 1
+    by: str = ""
+    divisions: int = 0
+    waits: str = ""
+    waits_times: float = 1
+
+
+def operation_of(e: Apply) -> Operation:
+    """What an operation takes."""
+    is_constant = e.op == "splat" and not isinstance(e.arguments[0], (Load, Var, Apply))
+    return _operation(e.op, e.type, tuple([a.type for a in e.arguments]), is_constant)
+
+
+@cache
+def _operation(op: str, type: str, types: tuple[str, ...], is_constant: bool) -> Operation:
+    all_types, element = (type, *types), element_of(type)
+    widest = max(map(_bytes, all_types)) if any(map(is_vector, all_types)) else 0
+    instructions = _instructions(op, type)
+    if op in FREE:
+        return Operation(widest, 0)
+    if op in ("shuffle", "lane", "splat"):
+        waits, times = "shuffle_latency", 1.0
+    elif op in HEAVY or op in ("divide", "sqrt"):
+        waits, times = "float_latency", max(3, instructions / 2)
+    elif element not in FLOATS:
+        waits, times = "integer_latency", 1.0
+    else:
+        waits, times = "extremum_latency" if op in EXTREMA else "float_latency", 1.0
+
+    def using(unit: int, count: float = 1, by: str = "", divisions: int = 0) -> Operation:
+        return Operation(widest, unit, count, by, divisions, waits, times)
+    if is_constant:
+        return using(0)
+    if op == "lane":
+        return using(SHUFFLES, by="float_lane" if type in FLOATS else "integer_lane")
+    if op in ("shuffle", "splat") or op == "convert" and is_vector(type) and _bytes(type) != _bytes(types[0]):
+        return using(SHUFFLES, by="small_shuffle" if bits_of(element) < 32 and op == "shuffle" else "")
+    if op in ("divide", "sqrt", "rsqrt"):
+        return using(VECTORS, divisions=2 if "f64" in type else 1)
+    if op in EXTREMA:
+        return using(VECTORS, by="extremum" if element in FLOATS else "")
+    if op == "convert" and not is_vector(type) and "f16" in (type, types[0]):
+        return using(VECTORS, by="scalar_half")
+    return using(VECTORS, instructions)
+
+
+def _instructions(op: str, type: str) -> float:
+    """Instructions of one operation on a register."""
+    row = SCALARS.get(op.removesuffix("_near").removesuffix("_held"))
+    return 1 if row is None or element_of(type) in MASKS else max(1, row.cost)
 
 
 def _bytes(type: str) -> int:
     return 8 if type == INDEX else bytes_of(type)
-
-
-def _resized(e: Apply) -> bool:
-    """Whether a conversion moves numbers to lanes of another width."""
-    return _bytes(e.type) != _bytes(e.arguments[0].type)
 
 
 def _begins_inside(e: Load) -> bool:

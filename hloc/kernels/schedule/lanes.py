@@ -18,7 +18,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
-from hloc.kernels.schedule.nest import Nest, Singles
+from hloc.kernels.schedule.nest import Nest
 from hloc.kernels.vectors import MASKS, bits_of, compared, element_of, is_vector, vector
 from hloc.kernels.walks import with_parts
 
@@ -67,8 +67,7 @@ class _Lanes:
 
     def __init__(self, nest: Nest, start: Expr, lanes: int, names: Iterator[int], count: Expr | None) -> None:
         self.nest, self.start, self.lanes, self.names, self.count = nest, start, lanes, names, count
-        self.singles = Singles(nest.loop)
-        self.along = self.singles.along
+        self.singles, self.along = nest.singles, nest.singles.along
         self.known: dict[str, Expr] = {}
         self.values: list[Stmt] = []
         self.stage = ""

@@ -11,7 +11,7 @@ Steps (steps.py) change the axes; lowering.py makes loops and vectors of them. T
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -68,13 +68,20 @@ class Stage(NamedTuple):
 
 
 class Nest(NamedTuple):
-    """loop: what is computed, as a scalar loop. accumulators: reduced axes each iteration of which has accumulators of
-    its own; local: arrays that the kernel stored just before; is_adjacent: whether neighbouring iterations read and
-    write neighbouring elements, or the same ones; most: iterations, where only the run knows how many, 0: unknown."""
+    """loop: what is computed, as a scalar loop. singles: what of it has no lanes; reduces: whether it has accumulators;
+    types: the element types of all values but preds, whose lanes are as wide as what was compared; functions: the most
+    functions of floats of many instructions of which each takes the result of the one before. accumulators: reduced
+    axes each iteration of which has accumulators of its own; local: arrays that the kernel stored just before;
+    is_adjacent: whether neighbouring iterations read and write neighbouring elements, or the same ones; most:
+    iterations, where only the run knows how many, 0: unknown."""
 
     loop: For
     axes: tuple[Axis, ...]
     stages: tuple[Stage, ...]
+    singles: Singles
+    reduces: bool
+    types: frozenset[str]
+    functions: int
     splits: tuple[Split, ...] = ()
     accumulators: frozenset[str] = frozenset()
     local: frozenset[str] = frozenset()
@@ -92,28 +99,17 @@ class Nest(NamedTuple):
         """The names of the loop and their values."""
         return {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
 
-    @property
-    def reduces(self) -> bool:
-        return any(isinstance(s, Assign) for s in self.loop.body)
 
-    @property
-    def functions(self) -> int:
-        """The most functions of floats of many instructions of which each takes the result of the one before."""
-        lets, known = self.lets, dict[str, int]()
-        return max(_functions(s.term, lets, known) for s in self.stages)
-
-    @property
-    def types(self) -> frozenset[str]:
-        """The element types of all values but preds, whose lanes are as wide as what was compared."""
-        found: set[str] = set()
-        for stage in self.stages:
-            stack: list[Expr] = [stage.term] if stage.term.type != INDEX else []
-            while stack:
-                e = stack.pop()
-                found.add(e.type)
-                if isinstance(e, Apply):
-                    stack += [a for a in e.arguments if a.type != INDEX]
-        return frozenset(found - {"pred"}) or frozenset(["u8"])
+def _types(stages: Iterable[Stage]) -> frozenset[str]:
+    found: set[str] = set()
+    for stage in stages:
+        stack: list[Expr] = [stage.term] if stage.term.type != INDEX else []
+        while stack:
+            e = stack.pop()
+            found.add(e.type)
+            if isinstance(e, Apply):
+                stack += [a for a in e.arguments if a.type != INDEX]
+    return frozenset(found - {"pred"}) or frozenset(["u8"])
 
 
 def _functions(e: Expr, lets: Mapping[str, Expr], known: dict[str, int]) -> int:
@@ -157,8 +153,10 @@ def nest_of(loop: For, local: frozenset[str] = frozenset(), most: int = 0) -> Ne
             if updates:
                 raise Refused(reason)
     stages = tuple(Stage(s) for s in loop.body if isinstance(s, (Let, Store, Assign)))
-    return Nest(loop, (Axis(loop.name, loop.extent if isinstance(loop.extent, int) else None),), stages, local=local,
-                is_adjacent=is_adjacent, most=most)
+    axes = (Axis(loop.name, loop.extent if isinstance(loop.extent, int) else None),)
+    lets, known = {s.name: s.value for s in loop.body if isinstance(s, Let)}, dict[str, int]()
+    return Nest(loop, axes, stages, singles, bool(updates), _types(stages),
+                max(_functions(s.term, lets, known) for s in stages), local=local, is_adjacent=is_adjacent, most=most)
 
 
 def _refuse_update(s: Assign, loop: For) -> None:

@@ -34,8 +34,8 @@ def loop_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] 
     the number of the nest in the kernel. Raises ParseError where one of them does not apply."""
     numbers, names = count(), count()
     return _with_nests(kernel, machine, lambda nest: with_steps(
-        (given or {}).get(str(next(numbers))), lambda: chosen(nest.loop, nest.local, nest.most, machine),
-        lambda steps: scheduled(nest.loop, steps, names)))
+        (given or {}).get(str(next(numbers))), lambda: chosen(nest, machine),
+        lambda steps: scheduled(nest, steps, names)))
 
 
 def with_steps(given: Given | None, chosen: Callable[[], tuple[Step, ...]],
