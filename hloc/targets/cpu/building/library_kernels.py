@@ -27,7 +27,7 @@ ATTENTION_UNITS = {"": "attention.c", "pairs": "attention_pairs.c"}
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
              "pairs": ("conv_rows.c", "conv_tiles.c", "conv_pairs.c", "conv_memory.c"),
              "depthwise": ("conv_depthwise.c", "conv_memory.c"),
-             "outer": ("conv_outer.c", "conv_memory.c"), "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
+             "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
 ENTRIES = frozenset(["gemm", "conv", "fft", "attention", "cholesky", "trisolve", "transpose"])
 

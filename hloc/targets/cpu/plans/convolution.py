@@ -59,14 +59,14 @@ class Convolution(NamedTuple):
 class Choices(NamedTuple):
     """hloc_conv_choices of runtime/conv.h; sizes in floats unless they say bytes.
 
-    move_x, move_w      are copied into the order of the library kernel; pitch: from one position of x to the next
+    move_x, move_w      are copied into the order of the library kernel; pitch, image: from one position, image of x to
+                        the next
     one_piece           by rows: a whole row of the window is one run of x
-    merged              outer: positions of the last dimension are rows, too
     is_few, by_dots     by rows: all positions in each task; lanes are x's features. Winograd: few blocks
     framed              other types: x itself is the frame
     at_w, at_panels     where copies begin, behind that of x: w; panels, filters or spread images
     first, second, own  bytes of scratch memory
-    panels_at_once ...  of a task; row_group, column_group: rows and columns of one
+    panels_at_once ...  of a task; row_group: tiles of one, by rows; grain: tasks that a thread takes at once
     images, piece       in memory at once; positions of a row that a task sums, depthwise: channels of a task
     patch_rows          copied at once, 0: none; plain_step: the stride of rows if x itself is the patches
     """
@@ -74,11 +74,11 @@ class Choices(NamedTuple):
     move_x: bool = False
     move_w: bool = False
     one_piece: bool = False
-    merged: bool = False
     is_few: bool = False
     by_dots: bool = False
     framed: bool = False
     pitch: int = 0
+    image: int = 0
     at_w: int = 0
     at_panels: int = 0
     first: int = 0
@@ -87,7 +87,7 @@ class Choices(NamedTuple):
     panels_at_once: int = 0
     blocks_at_once: int = 0
     row_group: int = 0
-    column_group: int = 0
+    grain: int = 0
     images: int = 0
     piece: int = 0
     patch_rows: int = 0

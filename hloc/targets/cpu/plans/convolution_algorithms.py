@@ -3,9 +3,8 @@ algorithm.
 
 In: a Convolution. Out: its algorithm:
 
-    product     gemm.h: a matmul                          outer     conv_outer.c: windows as large as images
-    depthwise   conv_depthwise.c: a window per channel    spread    conv_transposed.c: base dilation
-    rows        conv.c: all others
+    product     gemm.h: a matmul                          depthwise conv_depthwise.c: a window per channel
+    spread      conv_transposed.c: base dilation          rows      conv.c: all others
     pairs       conv_pairs.c: bf16 in pairs, instead of rows, on CPUs that multiply pairs faster than f32. CPUs with
                 AMX do not.
     winograd    conv_winograd.c: windows of 3x3, instead of rows, if blocks need fewer multiplications (winograd.py).
@@ -30,9 +29,6 @@ def algorithm_of(c: Convolution, machine: Machine) -> str:
         return "product"
     if c.groups > 1 and c.groups == c.x_features == c.y_features and c.base_dilation == ONES:
         return "depthwise"
-    like_gradient = c.taps > 4 * prod(c.y_size) and (c.taps > 128 or (c.x_c != 1 and c.x_n == 1))
-    if c.groups == 1 and (like_gradient or c.x_features > 16384):
-        return "outer"
     if _is_transposed(c, machine):
         return "spread"
     if c.type == "bf16" and machine.has_pairs and _is_of_pairs(c, machine):
@@ -40,17 +36,25 @@ def algorithm_of(c: Convolution, machine: Machine) -> str:
     return "winograd" if goes_by_blocks(c, machine) else "rows"
 
 
-def by_channel(c: Convolution) -> Convolution:
-    """Filter gradients of a depthwise convolution, whose batch groups are channels, as one: its window has the features
-    as another dimension, and a single image has all channels. Others as they are."""
+def by_images(c: Convolution) -> Convolution:
+    """Filter gradients, whose features are images: these become another dimension of the window. Those of a depthwise
+    convolution, whose batch groups are channels, are one themselves. Others as they are."""
     unused = (c.x_size[0], c.window[0], c.y_size[0], c.stride[0], c.pad_low[0]) == (1, 1, 1, 1, 0)
-    if c.batch_groups == 1 or not c.batch == c.y_features == c.groups == 1 or c.base_dilation != ONES or not unused:
+    of_channels = c.batch_groups > 1 and c.batch == c.y_features == 1
+    if c.groups > 1 or c.base_dilation != ONES or not unused or not (of_channels or _is_filter_gradient(c)):
+        return c
+    c = c._replace(
+        x_features=1, x_c=1, x_size=(c.x_features, *c.x_size[1:]), x_s=(c.x_c, *c.x_s[1:]), w_i=1,
+        window=(c.x_features, *c.window[1:]), w_s=(c.w_i, *c.w_s[1:]), window_dilation=(1, *c.window_dilation[1:]),
+        reversed=(0, *c.reversed[1:]))
+    if not of_channels:
         return c
     channels = c.batch_groups
-    return c._replace(
-        x_features=channels, y_features=channels, groups=channels, batch_groups=1, x_n=0, x_c=c.x_n,
-        x_size=(c.x_features, *c.x_size[1:]), x_s=(c.x_c, *c.x_s[1:]), window=(c.x_features, *c.window[1:]),
-        w_s=(c.w_i, *c.w_s[1:]), window_dilation=(1, *c.window_dilation[1:]), reversed=(0, *c.reversed[1:]))
+    return c._replace(x_features=channels, y_features=channels, groups=channels, batch_groups=1, x_n=0, x_c=c.x_n)
+
+
+def _is_filter_gradient(c: Convolution) -> bool:
+    return c.x_c != 1 and c.taps > 4 * prod(c.y_size) and not c.reversed[2]
 
 
 def is_product(c: Convolution) -> bool:

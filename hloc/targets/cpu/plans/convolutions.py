@@ -5,7 +5,7 @@ into C (runtime/conv.h); the library kernel decides nothing. Sizes are in floats
 """
 from __future__ import annotations
 
-from math import gcd, prod
+from math import ceil, gcd, prod
 from typing import Any, NamedTuple
 
 from hloc.kernels.ir import Tile
@@ -14,7 +14,7 @@ from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.plans.convolution import ONES, Choices, Convolution, convolution_of, panel_columns
 from hloc.targets.cpu.plans.convolution_algorithms import (
     algorithm_of,
-    by_channel,
+    by_images,
     product_of_convolution,
     rows_collide,
 )
@@ -25,8 +25,8 @@ from hloc.targets.cpu.plans.slots import Scratch, busy_threads
 from hloc.targets.cpu.plans.winograd import APART, DEPTH, MOST_FEATURES, blocks_of
 
 TILES, FEW_TILES, CHUNK, MOST_FEW_PANELS, TAP_BYTES = 8, 32, 512, 4, 40        # of conv_rows.c
+MOST_RUN = 16384                     # floats of a window's row
 FOLD = 5                             # vectors' worth of multiply-adds: joining the lanes of a sum
-MOST_MERGED, MOST_CHUNK, CACHED_PANELS = 8, 448, 256                           # of conv_outer.c
 MOST_CHANNELS = 1024                                                           # of conv_depthwise.c
 SPREAD_FLOATS, PIECE_FLOATS = 1 << 20, 4096                                    # of conv_transposed.c
 
@@ -51,7 +51,7 @@ def plan_of_convolution(c: Convolution, types: tuple[str, str], machine: Machine
     if c.type not in FAST_TYPES["conv"]:
         choices, products = generic_plan(c, types, machine)
         return ConvolutionPlan("", c, choices, _scratch(choices, 0, products, machine), products)
-    c = by_channel(c)
+    c = by_images(c)
     algorithm = algorithm_of(c, machine)
     if algorithm == "product":
         products = [product_of_convolution(c)]
@@ -75,12 +75,9 @@ def _scratch(choices: Choices, threads: int, products: list[Product], machine: M
 
 # -- copies of operands ------------------------------------------------------------------------------------------------
 
-def _image(c: Convolution, machine: Machine, padded: int | None = None, pitch: int | None = None,
-           batch_inner: bool = False) -> int:
-    """Of the rearranged x. pitch: from one position to the next; padded: positions of the last dimension."""
-    outer, inner = (c.x_features, c.batch) if batch_inner else (c.batch, c.x_features)
-    last = c.x_size[2] if padded is None else padded
-    return outer * c.x_size[0] * c.x_size[1] * last * (inner if pitch is None else pitch) + panel_columns(machine)
+def _images(c: Convolution, machine: Machine, image: int | None = None) -> int:
+    """Of the rearranged x. image: of one."""
+    return c.batch * (prod(c.x_size) * c.x_features if image is None else image) + panel_columns(machine)
 
 
 def _filter(c: Convolution, machine: Machine) -> int:
@@ -90,7 +87,7 @@ def _filter(c: Convolution, machine: Machine) -> int:
 def _by_depthwise(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     """A task has all channels of a row of the result, or with few rows a piece of them, in whole tiles."""
     move_x, move_w = not (c.is_f32 and c.x_c == 1), not (c.is_f32 and c.w_o == 1)
-    x, w = _image(c, machine) if move_x else 0, _filter(c, machine) if move_w else 0
+    x, w = _images(c, machine) if move_x else 0, _filter(c, machine) if move_w else 0
     rows, columns = c.batch * c.y_size[0] * c.y_size[1], panel_columns(machine)
     pieces = max(-(-c.x_features // MOST_CHANNELS), min(-(-4 * machine.cores // max(1, rows)), c.x_features // columns))
     piece = -(-c.x_features // max(1, pieces) // columns) * columns
@@ -100,40 +97,50 @@ def _by_depthwise(c: Convolution, machine: Machine) -> tuple[Choices, int]:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 def _passed_over(c: Convolution) -> Convolution:
-    """Windows of one position with strides: the positions of x that they read form an image."""
-    x_s, x_size, stride = list(c.x_s), list(c.x_size), list(c.stride)
+    """Windows of one position with strides, or one window with a dilation: the positions of x that they read form an
+    image."""
+    x_s, x_size, stride, dilation = list(c.x_s), list(c.x_size), list(c.stride), list(c.window_dilation)
     for d in range(3):
-        if c.window[d] == 1 and stride[d] > 1 and not c.pad_low[d] and c.base_dilation[d] == 1 \
-                and (c.y_size[d] - 1) * stride[d] < x_size[d]:
-            x_s[d], x_size[d], stride[d] = x_s[d] * stride[d], c.y_size[d], 1
-    return c._replace(x_s=tuple(x_s), x_size=tuple(x_size), stride=tuple(stride))
+        count, step = (c.y_size[d], stride[d]) if c.window[d] == 1 else (c.window[d], dilation[d])
+        if min(c.window[d], c.y_size[d]) == 1 and step > 1 and not c.pad_low[d] and c.base_dilation[d] == 1 \
+                and (count - 1) * step < x_size[d]:
+            x_s[d], x_size[d], stride[d], dilation[d] = x_s[d] * step, count, 1, 1
+    return c._replace(x_s=tuple(x_s), x_size=tuple(x_size), stride=tuple(stride), window_dilation=tuple(dilation))
 
 
 def _by_rows(c: Convolution, machine: Machine) -> tuple[Choices, int]:
-    one_piece = _goes_in_one_piece(c)
-    padded = (c.y_size[2] - 1) * c.stride[2] + c.window[2] if one_piece else c.x_size[2]
-    move_x, move_w = one_piece or not c.is_f32 or c.x_c != 1, one_piece or not c.is_f32
-    pitch = c.x_features
-    if not one_piece and rows_collide(c, c.x_features if move_x else c.x_s[2], 4, machine):
-        pitch, move_x = pitch + machine.vector_bytes // 4, True
+    inner, lanes, is_plain = _in_one_piece(c), machine.vector_bytes // 4, c.is_f32 and c.x_c == 1
+    one_piece, pitch, move_x = inner is not c, c.x_features, not is_plain
+    image = prod(c.x_size) * pitch
+    if one_piece:
+        pitch, move_x = _pitch(c), True
+        image = prod(c.x_size[:2]) * ((c.y_size[2] - 1) * pitch + inner.x_features)
+        if c.x_n == 1 == c.x_features and rows_collide(c._replace(stride=ONES), image, 4, machine):
+            image += lanes
+    elif rows_collide(c, pitch if move_x else c.x_s[2], 4, machine):
+        pitch, move_x = pitch + lanes, True
+        image = prod(c.x_size) * pitch
+    move_w = not c.is_f32 or one_piece and c.x_features > 1
     move_x, move_w = move_x and not c.packs, move_w and (c.packs or not c.is_packed)
-    x = _image(c, machine, padded, pitch) if move_x else 0
-    w = _filter(c, machine) if move_w else 0
-    return _with_panels(_in_one_piece(c), machine, Choices(
-        move_x, move_w, one_piece, pitch=pitch, at_w=x, at_panels=x + w), dots=True)
+    x, w = _images(c, machine, image) if move_x else 0, _filter(c, machine) if move_w else 0
+    return _with_panels(inner, machine, Choices(
+        move_x, move_w, one_piece, pitch=pitch, image=image, at_w=x, at_panels=x + w), dots=True)
 
 
-def _goes_in_one_piece(c: Convolution) -> bool:
-    """Few input features: the last spatial dimension is padded, so that window rows are contiguous."""
-    return c.groups == 1 and c.x_features <= 8 and c.window[2] > 1 and c.window_dilation[2] == 1 \
-        and c.base_dilation == ONES and not c.reversed[2] and c.window[2] * c.x_features <= 1024
+def _pitch(c: Convolution) -> int:
+    """Of window rows that are runs: those of neighbouring positions overlap, or follow each other."""
+    return (c.stride[2] if c.window_dilation[2] == 1 else c.window[2]) * c.x_features
 
 
 def _in_one_piece(c: Convolution) -> Convolution:
-    """The convolution that conv_rows.c computes."""
-    if not _goes_in_one_piece(c):
-        return c
-    return c._replace(x_features=c.x_features * c.window[2], window=(*c.window[:2], 1))
+    """The convolution that conv_rows.c computes: with few input features, window rows are runs of a copy of x. With a
+    dilation it has each position of x several times: that pays for few outputs."""
+    run, row = c.window[2] * c.x_features, c.x_size[2] * c.x_features
+    pays = c.window_dilation[2] == 1 or c.y_size[2] <= c.window[2] and c.y_size[2] * run <= 4 * row
+    if c.groups == 1 and c.x_features <= 8 and 1 < c.window[2] and run <= MOST_RUN and c.base_dilation == ONES \
+            and not c.reversed[2] and pays:
+        return c._replace(x_features=run, window=(*c.window[:2], 1))
+    return c
 
 
 def _by_pairs(c: Convolution, machine: Machine) -> tuple[Choices, int]:
@@ -142,7 +149,7 @@ def _by_pairs(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     if rows_collide(c, pitch, 4, machine):
         pitch += machine.vector_bytes // 4
     move_x, move_w = c.x_c != 1 and not c.packs, c.packs or not c.is_packed
-    x = _image(pairs, machine, pitch=pitch) if move_x else 0
+    x = _images(pairs, machine, prod(pairs.x_size) * pitch) if move_x else 0
     w = _filter(pairs, machine) if move_w else 0
     return _with_panels(pairs, machine, Choices(move_x, move_w, pitch=pitch, at_w=x, at_panels=x + w), dots=False)
 
@@ -178,20 +185,24 @@ def _are_dots(c: Convolution, machine: Machine) -> bool:
 def _with_panels(c: Convolution, machine: Machine, made: Choices, dots: bool) -> tuple[Choices, int]:
     """Adds what conv_rows.c needs, for the convolution that it computes, and the number of threads."""
     rows, columns, depth = tile_rows(machine), panel_columns(machine), c.x_features // c.groups
-    second, own = c.taps * TAP_BYTES, TILES * rows * max(1, c.taps) * 8
-    group_panels = -(-(c.y_features // c.groups) // columns)
-    per_task = TILES * rows * c.taps * depth * group_panels * columns
-    tasks, grain = -(-_positions(c) // (rows * TILES)) * c.groups, int(2e5 / (per_task + 1)) + 1
+    second, group_panels = c.taps * TAP_BYTES + 8 * depth, -(-(c.y_features // c.groups) // columns)
+    tiles = -(-_positions(c) // rows)
+    groups = ceil(ceil(tiles / TILES) * c.groups / machine.cores) * machine.cores       # as many for each thread
+    group = ceil(tiles * c.groups / groups) if groups else 1
+    own = group * rows * max(1, c.taps) * 8
+    per_task = group * rows * c.taps * depth * group_panels * columns
+    tasks, grain = -(-tiles // group) * c.groups, int(2e5 / (per_task + 1)) + 1
     few, most = _is_few(c, machine), max(1, min(MOST_FEW_PANELS, group_panels // (2 * machine.cores)))
     if few:
-        tasks, grain = group_panels, most
+        tasks = group_panels
         step = max(1, CHUNK // depth) * min(depth, CHUNK) * columns
         second += FEW_TILES * rows * c.taps * 8
-        own = max(own, 4 * most * (step + -(-_positions(c) // rows) * rows * columns))
+        own = 4 * most * (step + tiles * rows * columns)
     panels = 0 if c.is_packed or few else _panel_floats(c, machine)
-    return made._replace(is_few=few, by_dots=dots and not few and _are_dots(c, machine), panels_at_once=most,
-                         first=4 * (made.at_panels + panels), second=second, own=0 if c.packs else own), \
-        busy_threads(tasks, grain, machine)
+    made = made._replace(
+        is_few=few, by_dots=dots and not few and _are_dots(c, machine), panels_at_once=most, row_group=group,
+        grain=grain, first=4 * (made.at_panels + panels), second=second, own=0 if c.packs else own)
+    return made, busy_threads(tasks, most if few else grain, machine)
 
 
 def panel_floats(c: Convolution, algorithm: str, machine: Machine) -> int:
@@ -202,36 +213,10 @@ def panel_floats(c: Convolution, algorithm: str, machine: Machine) -> int:
 
 # -- other algorithms --------------------------------------------------------------------------------------------------
 
-def _by_outer(c: Convolution, machine: Machine) -> tuple[Choices, int]:
-    """merged: x is padded, so that rows for all positions of the last dimension are contiguous."""
-    merged = c.batch <= MOST_MERGED and c.y_size[2] > 1 and c.stride[2] == 1 and c.base_dilation == ONES
-    padded = c.y_size[2] + (c.window[2] - 1) * c.window_dilation[2] if merged else c.x_size[2]
-    move_x, move_w = merged or not c.is_f32 or c.x_n != 1, not c.is_f32 or c.w_o != 1
-    x = _image(c, machine, padded, batch_inner=True) if move_x else 0
-    w = _filter(c, machine) if move_w else 0
-    tile, columns = tile_rows(machine), panel_columns(machine)
-    places = c.y_size[0] * c.y_size[1] * (1 if merged else c.y_size[2])
-    panels = -(-(c.batch * (c.y_size[2] if merged else 1)) // tile)
-    column_panels, row_groups, column_groups = -(-c.y_features // columns), 1, 1
-    while places * row_groups * column_groups < 4 * machine.cores \
-            or panels // row_groups * column_panels // column_groups > CACHED_PANELS:
-        if row_groups * 2 <= panels:
-            row_groups *= 2
-        elif column_groups * 2 <= column_panels:
-            column_groups *= 2
-        else:
-            break
-    row_group, column_group = -(-panels // row_groups) * tile, -(-column_panels // column_groups) * columns
-    chunk_rows = MOST_CHUNK * (4 * 8 + 4 * (tile + columns))
-    return Choices(move_x, move_w, merged=merged, at_w=x, first=4 * (x + w + 1),
-                   own=4 * row_group * column_group + chunk_rows, row_group=row_group,
-                   column_group=column_group), machine.cores
-
-
 def _by_winograd(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     """Packed filters are followed by w, if that is moved."""
     blocks, move_x = blocks_of(c, machine), (not c.is_f32 or c.x_c != 1) and not c.packs
-    x, w = _image(c, machine) if move_x else 0, 0 if c.is_packed else moved_filter(c, machine)
+    x, w = _images(c, machine) if move_x else 0, 0 if c.is_packed else moved_filter(c, machine)
     first = 4 * (x + w + (0 if c.is_packed else blocks.filters) + 1)
     return Choices(move_x, moved_filter(c, machine) > 0, is_few=blocks.few, at_w=x, at_panels=x + w, first=first,
                    own=0 if c.packs else 4 * blocks.own, panels_at_once=blocks.grain,
@@ -244,7 +229,7 @@ def moved_filter(c: Convolution, machine: Machine) -> int:
 
 
 def _by_spread(c: Convolution, machine: Machine) -> tuple[Choices, int]:
-    x, w, images = _image(c, machine) if _moves_spread(c) else 0, _filter(c, machine), _images_at_once(c)
+    x, w, images = _images(c, machine) if _moves_spread(c) else 0, _filter(c, machine), _images_at_once(c)
     spread = images * prod(c.x_size) * c.taps * c.y_features
     piece = max(1, min(c.y_size[2], PIECE_FLOATS // c.y_features))
     return Choices(_moves_spread(c), True, at_w=x, at_panels=x + w, second=4 * (x + w + spread + 1),
@@ -268,7 +253,7 @@ def _products_of_spread(c: Convolution) -> list[Product]:
             for batches in sorted({images, c.batch % images})]
 
 
-ALGORITHMS = {"depthwise": _by_depthwise, "outer": _by_outer, "spread": _by_spread,
+ALGORITHMS = {"depthwise": _by_depthwise, "spread": _by_spread,
               "rows": _by_rows, "pairs": _by_pairs, "winograd": _by_winograd}
 
 
@@ -276,6 +261,6 @@ def sizes_of(algorithm: str, machine: Machine) -> list[tuple[Any, ...]]:
     """The library kernels of an algorithm with the sizes that plans assume, as runtime/fits.h takes them."""
     if algorithm in ("", "product"):
         return []
-    own = {**dict.fromkeys(("rows", "pairs"), ("conv_rows", TILES, CHUNK)), "outer": ("conv_outer", MOST_CHUNK),
+    own = {**dict.fromkeys(("rows", "pairs"), ("conv_rows", TILES, CHUNK)),
            "winograd": ("conv_winograd", DEPTH, APART, MOST_FEATURES), "depthwise": ("conv_depthwise", MOST_CHANNELS)}
     return [("conv", tile_rows(machine), machine.vector_bytes), *([own[algorithm]] if algorithm in own else [])]

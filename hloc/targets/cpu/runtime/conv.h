@@ -6,7 +6,7 @@
  *   int hloc_conv_<algorithm>_bf16, _f16         x, w of that type, sums f32; y of that type if y_is_narrow, else f32.
  *                                                The algorithm is chosen at compile time
  *                                                (targets/cpu/plans/convolution_algorithms.py): rows, depthwise,
- *                                                outer, spread, winograd (conv_internal.h); of bf16 alone: pairs
+ *                                                spread, winograd (conv_internal.h); of bf16 alone: pairs
  *   int hloc_conv_<t>  for t in pred s8 s16 s32 s64 u8 u16 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
  *   int hloc_conv_s8_s32, hloc_conv_u8_s32: x, w of 8 bits, sums and y s32
  *
@@ -46,9 +46,9 @@
 #include "gemm.h"
 
 typedef struct {
-  int move_x, move_w, one_piece, merged, is_few, by_dots, framed;
-  long pitch, at_w, at_panels, first, second, own;
-  long panels_at_once, blocks_at_once, row_group, column_group, images, piece, patch_rows, plain_step;
+  int move_x, move_w, one_piece, is_few, by_dots, framed;
+  long pitch, image, at_w, at_panels, first, second, own;
+  long panels_at_once, blocks_at_once, row_group, grain, images, piece, patch_rows, plain_step;
 } hloc_conv_choices;
 
 typedef struct {
@@ -76,7 +76,6 @@ typedef struct {
 HLOC_DECLARE_ALGORITHM(rows)
 HLOC_DECLARE_CONV(pairs_bf16)
 HLOC_DECLARE_ALGORITHM(depthwise)
-HLOC_DECLARE_ALGORITHM(outer)
 HLOC_DECLARE_ALGORITHM(spread)
 HLOC_DECLARE_ALGORITHM(winograd)
 HLOC_DECLARE_CONV(pred)

@@ -3,9 +3,8 @@
  * Each algorithm is a function of a plan, in its own file. A program contains the algorithms that its
  * convolutions use (algorithm_of in targets/cpu/plans/convolution_algorithms.py). conv.c and conv_rows.c compute
  * tiles (conv_tiles.c) of output positions x features from row pointers; conv_pairs.c uses them for pairs of bf16.
- * conv_winograd.c computes windows of 3x3, conv_outer.c filter gradients, conv_depthwise.c depthwise convolutions,
- * conv_transposed.c base dilation. Convolutions that are matmuls are calls of gemm.h. Operands are rearranged if needed
- * (conv_memory.c).
+ * conv_winograd.c computes windows of 3x3, conv_depthwise.c depthwise convolutions, conv_transposed.c base dilation.
+ * Convolutions that are matmuls are calls of gemm.h. Operands are rearranged if needed (conv_memory.c).
  */
 #ifndef HLOC_CONV_INTERNAL_H
 #define HLOC_CONV_INTERNAL_H
@@ -83,7 +82,6 @@ typedef int (*hloc_conv_algorithm)(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_rows(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_pairs(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_depthwise(hloc_conv_plan* plan, hloc_conv_type type);
-int hloc_conv_by_outer(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type);
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type);
 

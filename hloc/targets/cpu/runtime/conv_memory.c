@@ -70,12 +70,12 @@ HLOC_INLINE void transpose_part(const hloc_conv_arrangement* a, hloc_conv_type t
   }
 }
 HLOC_INLINE void transpose_row(const hloc_conv_arrangement* a, hloc_conv_type type, long from, long places, float* to) {
-  enum { FEW_FEATURES = HLOC_LANES32 / 4 }; /* gathered one by one */
+  enum { FEW = HLOC_LANES32 / 4 }; /* gathered one by one */
   for (long i = 0; i < a->inner; i += HLOC_LANES32) {
     const long features = hloc_min(HLOC_LANES32, a->inner - i), first = from + i * a->inner_stride;
     float* target = to + i;
     for (long s = 0, count; s < places; s += count, target += count * a->pitch) {
-      count = features <= FEW_FEATURES ? 1 : hloc_min(HLOC_LANES32, places - s);
+      count = features <= FEW || places <= FEW ? 1 : hloc_min(HLOC_LANES32, places - s);
       if (features == HLOC_LANES32 && count == HLOC_LANES32) transpose_block(a, type, first + s, target);
       else if (count > 1) transpose_part(a, type, first + s, features, count, target);
       else for (long j = 0; j < features; j++) target[j] = load_as_f32(a, type, first + s + j * a->inner_stride);
@@ -110,7 +110,7 @@ HLOC_INLINE void arrange_rows(const hloc_conv_arrangement* a, hloc_conv_type typ
     const long row = task / a->pieces, place = task % a->pieces * a->piece;
     long s1 = row % a->size[1], s0 = row / a->size[1] % a->size[0], n = row / a->size[1] / a->size[0];
     long from = n * a->outer_stride + s0 * a->stride[0] + s1 * a->stride[1];
-    float* to = a->target + row * a->padded * a->pitch;
+    float* to = a->target + row * a->row;
     if (a->transposed)
       transpose_row(a, type, from + place, hloc_min(a->piece, a->padded - place), to + place * a->pitch);
     else arrange_row(a, type, from, to);
@@ -252,12 +252,13 @@ static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
   a.last = (a.outer - 1) * a.outer_stride + (a.inner - 1) * a.inner_stride + a.partner;
   for (int d = 0; d < 3; d++) a.last += (a.size[d] - 1) * a.stride[d];
   a.transposed = a.inner_stride != 1 && a.stride[2] == 1 && a.padded == a.size[2] && !a.pad_low;
-  if (a.transposed) {
+  if (a.transposed && !a.row) {
     if (a.stride[1] == a.size[2]) a.size[2] *= a.size[1], a.size[1] = 1, a.stride[1] = a.size[2];
     if (a.size[1] == 1 && a.stride[0] == a.size[2]) a.size[2] *= a.size[0], a.size[0] = 1;
     if (a.size[0] * a.size[1] == 1 && a.outer_stride == a.size[2]) a.size[2] *= a.outer, a.outer = 1;
     a.padded = a.size[2];
   }
+  if (!a.row) a.row = a.padded * a.pitch;
   a.piece = a.transposed ? hloc_min(PIECE, a.padded) : a.padded;
   a.pieces = a.piece ? (a.padded + a.piece - 1) / a.piece : 1;
   return a;
@@ -274,11 +275,11 @@ void hloc_conv_arrange(const hloc_conv_arrangement* given) {
 }
 
 int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type) {
-  hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
+  hloc_conv_arrangement x = arrange_x(c, type), w = arrange_w(c, type);
   float* memory = hloc_scratch(HLOC_FIRST, c->choices.first);
   if (!memory) return 1;
   x.target = memory, w.target = memory + c->choices.at_w;
-  if (c->choices.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  if (c->choices.move_x) hloc_conv_arrange(&x), use_x(c, &x);
   if (c->choices.move_w) hloc_conv_arrange(&w), use_w(c, &w);
   return 0;
 }

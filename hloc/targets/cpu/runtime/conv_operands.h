@@ -16,6 +16,7 @@ typedef struct {
   long outer, outer_stride, inner, inner_stride, size[3], stride[3];
   long pad_low, padded; /* of s2: zeros before, length of the result */
   long pitch;           /* floats from one position of s2 to the next in the result: at least `inner` */
+  long row;             /* and from one of s1: 0 means padded * pitch */
   long partner;         /* of pairs: elements from the first number of one to the second */
   float* target;
   int transposed;           /* set by hloc_conv_arrange, as the following: positions are contiguous in the source */
@@ -24,11 +25,10 @@ typedef struct {
 } hloc_conv_arrangement;
 void hloc_conv_arrange(const hloc_conv_arrangement* a);
 
-static inline hloc_conv_arrangement arrange_x(const hloc_conv_args* c, hloc_conv_type type, int batch_inner) {
+static inline hloc_conv_arrangement arrange_x(const hloc_conv_args* c, hloc_conv_type type) {
   hloc_conv_arrangement a = {.source = c->x, .type = type, .padded = c->x_size[2]};
-  a.outer = batch_inner ? c->x_features : c->batch, a.outer_stride = batch_inner ? c->x_c : c->x_n;
-  a.inner = batch_inner ? c->batch : c->x_features, a.inner_stride = batch_inner ? c->x_n : c->x_c;
-  a.pitch = a.inner;
+  a.outer = c->batch, a.outer_stride = c->x_n;
+  a.inner = a.pitch = c->x_features, a.inner_stride = c->x_c;
   for (int d = 0; d < 3; d++) a.size[d] = c->x_size[d], a.stride[d] = c->x_s[d];
   return a;
 }
@@ -48,10 +48,10 @@ static inline void w_in_pairs(hloc_conv_arrangement* w) {
   w->outer /= 2, w->outer_stride *= 2;
 }
 /* The strides of the result, and the result itself, as the convolution's operand. */
-static inline void use_x(hloc_conv_args* c, const hloc_conv_arrangement* a, int batch_inner) {
-  long row = a->padded * a->pitch, outer = a->size[0] * a->size[1] * row;
+static inline void use_x(hloc_conv_args* c, const hloc_conv_arrangement* a) {
+  long row = a->padded * a->pitch;
   c->x = a->target;
-  c->x_n = batch_inner ? 1 : outer, c->x_c = batch_inner ? outer : 1;
+  c->x_n = a->size[0] * a->size[1] * row, c->x_c = 1;
   c->x_s[2] = a->pitch, c->x_s[1] = row, c->x_s[0] = a->size[1] * row;
 }
 static inline void use_w(hloc_conv_args* c, const hloc_conv_arrangement* a) {

@@ -15,13 +15,13 @@ static void use_x_in_place(hloc_conv_args* c) {
 int hloc_conv_by_pairs(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
   const hloc_conv_choices by = c->choices;
-  hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
+  hloc_conv_arrangement x = arrange_x(c, type), w = arrange_w(c, type);
   x_in_pairs(&x), w_in_pairs(&w);
   x.pitch = by.pitch, c->x_features /= 2;
   float* memory = hloc_scratch(HLOC_FIRST, by.first);
   if (!memory) return 1;
   x.target = memory, w.target = memory + by.at_w;
-  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x);
   else use_x_in_place(c);
   if (by.move_w) hloc_conv_arrange(&w), use_w(c, &w);
   plan->of_pairs = 1;

@@ -12,10 +12,8 @@
 
 #define TILES 8
 #define CHUNK 512
-enum { MOST_ZEROS = 16384, PART = 64, AHEAD = 8 };
+enum { PART = 64, AHEAD = 8 };
 HLOC_COMPILED_FOR(conv_rows, TILES, CHUNK, 0, 0)
-
-static const float zeros[MOST_ZEROS] __attribute__((aligned(64)));
 
 typedef struct { long first[3], step[3], count[3]; } grid; /* output positions of one phase */
 
@@ -30,6 +28,7 @@ typedef struct {
   long group_panels;     /* panels per group */
   long parts;            /* of the features, while packing */
   long panels_at_once;   /* of a task, if positions are few */
+  const float* zeros;    /* features of a position in the padding */
   long taps, all_taps;   /* of the phase, of the window */
   const long* tap_index; /* which taps of the window */
   grid positions;
@@ -84,7 +83,7 @@ typedef struct { long start[ROWS], origin[3][ROWS]; int inside; } tile_origins;
 /* Pointers of one tile: rows[tap][row], zeros where a tap is in the padding. */
 static void find_rows(const rows_work* w, const tile_origins* at, const float** rows) {
   const hloc_conv_args* c = &w->plan->c;
-  const long x = (long)c->x, padding = (long)zeros, element = sizeof(float);
+  const long x = (long)c->x, padding = (long)w->zeros, element = sizeof(float);
   const unsigned long size0 = c->x_size[0], size1 = c->x_size[1], size2 = c->x_size[2];
   for (long t = 0; t < w->taps; t++) {
     const tap_place p = w->places[t];
@@ -201,12 +200,12 @@ static void run_tiles(void* const* args, long begin, long end) {
   if (!rows) return;
   const float** shifted = rows;
   for (long t = begin; t < end; t++) {
-    long first_tile = t % w->tile_groups * TILES, group = t / w->tile_groups;
-    long tiles = hloc_min(TILES, (w->position_count + ROWS - 1) / ROWS - first_tile);
+    long first_tile = t % w->tile_groups * c->choices.row_group, group = t / w->tile_groups;
+    long tiles = hloc_min(c->choices.row_group, (w->position_count + ROWS - 1) / ROWS - first_tile);
     find_tiles(w, first_tile, tiles, rows);
     if (c->feature_groups > 1)
       for (long r = 0; r < tiles * ROWS * w->taps; r++)
-        if (shifted[r] != zeros) shifted[r] += group * w->depth;
+        if (shifted[r] != w->zeros) shifted[r] += group * w->depth;
     for (long panel = 0; panel < w->group_panels; panel++) {
       if (w->consecutive && goes_along_positions(c)) run_tiles_together(w, first_tile, tiles, rows, group, panel);
       else for (long q = 0; q < tiles; q++) run_tile(w, first_tile + q, rows + q * ROWS * w->taps, group, panel);
@@ -363,10 +362,6 @@ static long taps_of_phase(const hloc_conv_args* c, const long* first, long* tap_
   return found;
 }
 
-static long panels_of_group(const hloc_conv_args* c) {
-  return (c->y_features / c->feature_groups + COLUMNS - 1) / COLUMNS;
-}
-
 static void run_phase(rows_work* w) {
   const hloc_conv_args* c = &w->plan->c;
   w->position_count = c->batch * w->positions.count[0] * w->positions.count[1] * w->positions.count[2];
@@ -377,10 +372,8 @@ static void run_phase(rows_work* w) {
     hloc_parallel(run_panels, (void* const*)w, w->group_panels, w->panels_at_once);
     return;
   }
-  w->tile_groups = (tiles + TILES - 1) / TILES;
-  long tasks = w->tile_groups * c->feature_groups;
-  double per_task = (double)TILES * ROWS * w->taps * w->depth * panels_of_group(c) * COLUMNS;
-  hloc_parallel(run_tiles, (void* const*)w, tasks, per_task > 2e5 ? 1 : (long)(2e5 / (per_task + 1)) + 1);
+  w->tile_groups = (tiles + c->choices.row_group - 1) / c->choices.row_group;
+  hloc_parallel(run_tiles, (void* const*)w, w->tile_groups * c->feature_groups, c->choices.grain);
 }
 
 static long period_of(const hloc_conv_args* c, int d) {
@@ -400,7 +393,6 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* scratch) {
   w.group_panels = (features + w.width - 1) / w.width;
   w.even_rows = c->y_c == 1 && c->y_s[1] == c->y_s[2] * c->y_size[2] && c->y_s[0] == c->y_s[1] * c->y_size[1] &&
                 c->y_n == c->y_s[0] * c->y_size[0];
-  if (w.depth > MOST_ZEROS) return 1;
   long period[3];
   for (int d = 0; d < 3; d++) period[d] = period_of(c, d);
   w.consecutive = period[0] * period[1] * period[2] == 1;
@@ -408,7 +400,8 @@ int hloc_conv_rows(hloc_conv_plan* plan, float* scratch) {
   if (!w.places) return 1;
   long* tap_index = (long*)(w.places + w.all_taps);
   w.tap_index = tap_index;
-  if (few) w.rows = (const float**)(tap_index + w.all_taps);
+  w.zeros = __builtin_memset(tap_index + w.all_taps, 0, w.depth * sizeof(float));
+  if (few) w.rows = (const float**)(tap_index + w.all_taps + w.depth);
   w.panels_at_once = c->choices.panels_at_once;
   w.parts = (w.depth + PART - 1) / PART;
   long items = c->feature_groups * w.all_taps * w.parts, item = hloc_min(w.depth, PART) * w.group_panels * COLUMNS;

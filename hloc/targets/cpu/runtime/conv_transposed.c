@@ -90,7 +90,7 @@ static int run_spread(hloc_conv_plan* plan, float* spread) {
 int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
   hloc_conv_args* c = &plan->c;
   const hloc_conv_choices by = c->choices;
-  hloc_conv_arrangement x = arrange_x(c, type, 0), w = arrange_w(c, type);
+  hloc_conv_arrangement x = arrange_x(c, type), w = arrange_w(c, type);
   if (!c->reversed[2]) { /* reverses the taps of the last dimension */
     w.source = (const char*)w.source + (c->window[2] - 1) * w.stride[2] * element_bytes(type);
     w.stride[2] = -w.stride[2];
@@ -98,7 +98,7 @@ int hloc_conv_by_spread(hloc_conv_plan* plan, hloc_conv_type type) {
   float* memory = hloc_scratch(HLOC_SECOND, by.second);
   if (!memory) return 1;
   x.target = memory, w.target = memory + by.at_w;
-  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x);
   hloc_conv_arrange(&w), use_w(c, &w);
   return run_spread(plan, memory + by.at_panels);
 }

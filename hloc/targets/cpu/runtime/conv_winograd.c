@@ -354,13 +354,13 @@ int hloc_conv_by_winograd(hloc_conv_plan* plan, hloc_conv_type type) {
   w.blocks = c->batch * w.across * w.down;
   w.chunks = (c->x_features + DEPTH - 1) / DEPTH, w.panels = (c->y_features + COLUMNS - 1) / COLUMNS;
   w.blocks_at_once = by.blocks_at_once, w.panels_at_once = by.panels_at_once;
-  hloc_conv_arrangement x = arrange_x(c, type, 0), v = arrange_w(c, type);
+  hloc_conv_arrangement x = arrange_x(c, type), v = arrange_w(c, type);
   float* packed = c->pack_to ? c->pack_to : (float*)c->w_packed; /* filters, followed by w if it is copied */
   float* memory = hloc_scratch(HLOC_FIRST, by.first);
   if (!memory) return 1;
   x.target = memory, v.target = packed ? packed + w.panels * w.chunks * FILTER_FLOATS : memory + by.at_w;
   w.filters = packed ? packed : by.is_few ? NULL : memory + by.at_panels;
-  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x, 0);
+  if (by.move_x) hloc_conv_arrange(&x), use_x(c, &x);
   if (by.move_w && !c->w_packed) hloc_conv_arrange(&v);
   if (by.move_w) use_w(c, &v);
   for (long i = 0; i < 3; i++)
