@@ -11,6 +11,8 @@ from test_cuda_kernels import DATA, SEPARATOR
 from hloc import api
 from hloc.kernels.ir import Tile
 from hloc.targets.cuda.compiler import compiler_version
+from hloc.targets.cuda.costs.loop_choice import chosen_form
+from hloc.targets.cuda.costs.loop_work import loop_work
 from hloc.targets.cuda.gpus import FACTS, GPUS, gpu_named
 from hloc.targets.cuda.resources import Resources, resources
 from hloc.targets.cuda.sources import make_sources
@@ -20,7 +22,7 @@ from hloc.targets.inlining import c_name
 pytestmark = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 
 LOOPS = ("kernels/loop", "kernels/reduce", "kernels/rows", "kernels/window", "kernels/indexing", "cuda/teams",
-         "cuda/cache_read", "cuda/joined_sums")
+         "cuda/cache_read", "cuda/joined_sums", "cuda/places")
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 MODELS = ("digits", "bf16", "cumsum", "control_flow")
 LONG = ("resnet50_train",)   # minutes of ptxas; resnet_reduced_train has the same kinds of kernels
@@ -89,6 +91,25 @@ def test_every_kernel_of_every_model(name):
     check_starts(sources, found)
     loops = [c_name(n, kernel.name) for n, kernel in enumerate(program.kernels) if not isinstance(kernel, Tile)]
     assert {k: found[k] for k in loops if found[k].spill_stores or found[k].spill_loads} == {}
+
+
+@pytest.mark.parametrize("threads", [256, 512, 1024])
+def test_registers_of_kept_arrays_are_foreseen(threads):
+    """Of a softmax whose rows are kept: 64, 32 and 16 registers of a lane's part of two arrays, some of them reused."""
+    h200, text = GPUS["h200"], """a { p = f32[] parameter(0)  q = f32[] parameter(1)  ROOT s = f32[] add(p, q) }
+m { p = f32[] parameter(0)  q = f32[] parameter(1)  ROOT s = f32[] maximum(p, q) }
+ENTRY e { x = f32[4096,8192] parameter(0)  zero = f32[] constant(0)  low = f32[] constant(-inf)
+  most = f32[4096] reduce(x, low), dimensions={1}, to_apply=m  all = f32[4096,8192] broadcast(most), dimensions={0}
+  less = f32[4096,8192] subtract(x, all)  e = f32[4096,8192] exponential(less)
+  sum = f32[4096] reduce(e, zero), dimensions={1}, to_apply=a  sums = f32[4096,8192] broadcast(sum), dimensions={0}
+  ROOT o = f32[4096,8192] divide(e, sums) }"""
+    target = cuda_target(h200)
+    program = api.plan(api.optimize(api.load(text), target), target)
+    schedule = f"bind(i0,block) threads({threads}) cache_read(in0) split(row,4) vectorize(rowi,4) bind(rowo,lane)"
+    (kernel,), sources = program.kernels, make_sources(program, h200, [schedule])
+    (took,) = resources(sources.single_file(), h200.arch).values()
+    assert took.spill_stores == 0
+    assert loop_work(chosen_form(kernel, h200, schedule), h200).registers == pytest.approx(took.registers, rel=0.3)
 
 
 def test_occupancy():

@@ -23,6 +23,7 @@ from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_o
 from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
+from hloc.targets.cuda.loops.cache_read import registers
 from hloc.targets.cuda.loops.forms import Form, geometry_of
 from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE
 from hloc.targets.cuda.loops.rows import Own, Scan, Spread
@@ -33,7 +34,8 @@ UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is comp
 FEW_LOADS = 4                       # most loads per iteration of loops with a large unroll factor
 TOGETHER, TOGETHER_OF_MANY = 32, 8  # loads of a thread in flight together, if iterations have few, or many
 LARGEST_UNROLLED = 64               # slots
-REGISTERS = 40                      # of a thread; few kernels differ
+REGISTERS = 40                      # of a thread that holds no arrays; few kernels differ
+BESIDE_ARRAYS, OF_ARRAYS = 24, 0.6  # registers of one that does: beside them, and of each of theirs, as some are reused
 INSTRUCTIONS = {name: row.gpu_cost or row.cost for name, row in SCALARS.items() if row.cost > 1}
 QUOTIENT, OF_INDEX = 4, 0.5         # instructions of an INDEX division by a constant, of another INDEX operation
 UNROLLED = 8                        # iterations of loops that compilers unroll completely
@@ -80,8 +82,10 @@ class _Count:
             if isinstance(inner, ir.For) and inner.kind == ir.VECTOR and isinstance(inner.extent, int):
                 counters, body = (*counters, (inner.name, inner.extent)), inner.body
             self.threads = Threads(blocks, threads, math.prod(n for _, n in counters), threads, 1, counters)
-        self.in_registers = {s.name for s in walk(body) if isinstance(s, ir.Local) and s.size <= LARGEST_UNROLLED} \
-            if form.team else set()
+        arrays = [s for s in walk(body) if isinstance(s, ir.Local) and s.size <= LARGEST_UNROLLED] if form.team else []
+        self.in_registers = {s.name for s in arrays}
+        held = sum(registers(s.type, s.size, 1) for s in arrays)
+        self.registers = max(REGISTERS, round(BESIDE_ARRAYS + OF_ARRAYS * held))
         self.count(before, Scope(0, self.threads.lanes))
         self.rounds = self.count(body, Scope(1, self.threads.lanes))
 
@@ -101,7 +105,7 @@ class _Count:
             rounds, uneven = 2 * math.ceil(form.tiling.tiles / threads.blocks), 1
             shared, width = form.tiling.shared, form.tiling.width
             counts["access"] *= 2 if width == 1 else (1 + 3 / width) / 2      # only loads from the tile are of elements
-        return Work(threads.blocks, threads.threads, REGISTERS, shared, memory, traffic, counts,
+        return Work(threads.blocks, threads.threads, self.registers, shared, memory, traffic, counts,
                     rounds=float(rounds), uneven=float(uneven), syncs=float(self.syncs * units), after=self.joining)
 
     # -- statements: each method records instructions and accesses, and returns the number of dependent loads ------
