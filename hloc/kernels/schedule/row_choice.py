@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import count
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, Along, affine
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Expr, For, Let, Load, Mutable, Stmt, Store, Var
+from hloc.kernels.affine import Affine, Along, affine, forms
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Expr, For, Let, Load, Mutable, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.schedule.choice import Candidate, whole_vectors
 from hloc.kernels.schedule.cost import UNITS, Constants, constants, held, work_of
@@ -36,7 +36,7 @@ GROUPS = (2, 3, 4)              # elements side by side that compilers load as v
 def row_candidates(nest: RowNest, machine: Machine) -> list[Candidate]:
     """All schedules that apply and may be the cheapest, the cheapest first."""
     known, found = constants(machine.arch), list[Candidate]()
-    for steps, least in _rules(nest, known):
+    for steps, least in sorted(_rules(nest, known), key=lambda rule: rule[1]):
         if all(least < one.cycles for one in found):
             with suppress(Refused):
                 found.append(Candidate(steps, row_cost(uses_of(nest, steps, machine), known)))
@@ -60,9 +60,10 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
     is empty. Then short rows are written out, but not many functions."""
     rows, longest = nest.loop.name, max(math.prod(n for _, n in p.chain) for p in nest.loops)
     lanes: tuple[Step, ...] = (("fission", (rows,)), ("vectorize", (rows,)))
-    yield (), 0.0
+    one_by_one = _one_by_one(nest, known)
+    yield (), one_by_one
     if any(isinstance(s, (Let, Mutable)) and type_of(s) != INDEX for p in nest.parts if not p.chain for s in p.body):
-        yield lanes[:1], 0.0
+        yield lanes[:1], one_by_one
     if len(nest.loops) == 1 and not nest.reduces:
         cached, along = ("cache_read", (rows,)), tuple(n for n, _ in nest.loops[0].chain)
         yield (cached,), 0.0
@@ -90,6 +91,17 @@ def _rules(nest: RowNest, known: Constants) -> Iterator[tuple[tuple[Step, ...], 
     yield (*lanes, *tables), least
     if is_short and tables:
         yield lanes, 0.0
+
+
+def _one_by_one(nest: RowNest, known: Constants) -> float:
+    """The cycles of a row, at least, for loops along it that combine elements which are not adjacent."""
+    named, cycles = forms(nest.loop.body), 0.0
+    for part in nest.loops:
+        steps = [affine(load.position, named).factor(part.chain[-1][0]) for load in loads(part.body)]
+        if any(abs(step) > GROUPS[-1] for step in steps) and any(isinstance(s, Assign) for s in part.body):
+            units = dict(zip(UNITS, work_of(part.body, known).units))
+            cycles += row_cost(units, known) * math.prod(n for _, n in part.chain)
+    return cycles
 
 
 # -- the cost of a row -------------------------------------------------------------------------------------------------
