@@ -1,20 +1,9 @@
 /* conv_memory.c: memory accesses of convolutions: rearranging operands and storing finished sums.
- *
- * Parts (parts.h): CONV_MEMORY, one for each type of elements, and one for pairs.
  */
 #include "conv_operands.h"
 #include "half_rows.h"
 #include "narrow.h"
-#include "parts.h"
 
-#define HLOC_CONV_MEMORY 1
-#define HLOC_CONV_F32 2
-#define HLOC_CONV_BF16 3
-#define HLOC_CONV_F16 4
-#define HLOC_CONV_PAIRS 5
-
-#if HLOC_IS_HERE(HLOC_CONV_F32) || HLOC_IS_HERE(HLOC_CONV_BF16) || HLOC_IS_HERE(HLOC_CONV_F16) || \
-    HLOC_IS_HERE(HLOC_CONV_PAIRS)
 /* ---- rearranging an operand */
 HLOC_INLINE float pair_of(const hloc_conv_arrangement* a, long at) {
   const hloc_bf16* first = (const hloc_bf16*)a->source + at;
@@ -116,50 +105,26 @@ HLOC_INLINE void arrange_rows(const hloc_conv_arrangement* a, hloc_conv_type typ
     else arrange_row(a, type, from, to);
   }
 }
-#endif
+#define DEFINE_ARRANGING(NAME, TYPE)                                                                                  \
+  static void NAME(void* const* args, long begin, long end) {                                                         \
+    arrange_rows((const hloc_conv_arrangement*)args, TYPE, begin, end);                                               \
+  }
+DEFINE_ARRANGING(arrange_f32, HLOC_CONV_IS_F32)
+DEFINE_ARRANGING(arrange_bf16, HLOC_CONV_IS_BF16)
+DEFINE_ARRANGING(arrange_f16, HLOC_CONV_IS_F16)
+DEFINE_ARRANGING(arrange_pairs, HLOC_CONV_IS_PAIRS)
 
-/* For each type: rearranges rows of an operand; for narrow types: stores rows of sums. */
-#if HLOC_IS_HERE(HLOC_CONV_F32)
-HLOC_OF_PARTS void hloc_conv_arrange_f32(void* const* args, long begin, long end) {
-  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_F32, begin, end);
-}
-#else
-HLOC_MAY_BE_MISSING void hloc_conv_arrange_f32(void* const* args, long begin, long end);
-#endif
-#if HLOC_IS_HERE(HLOC_CONV_BF16)
-HLOC_OF_PARTS void hloc_conv_arrange_bf16(void* const* args, long begin, long end) {
-  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_BF16, begin, end);
-}
-HLOC_OF_PARTS void hloc_conv_store_bf16(hloc_bf16* to, long step, long count, const float* from) {
+/* ---- storing sums */
+HLOC_COMPILED_FOR(conv, HLOC_CONV_ROWS, HLOC_VECTOR_BYTES, 0, 0)
+
+static void store_sums_bf16(hloc_bf16* to, long step, long count, const float* from) {
   if (step == 1) for (long j = 0; j < count; j++) to[j] = hloc_f32_to_bf16(from[j]);
   else for (long j = 0; j < count; j++) to[j * step] = hloc_f32_to_bf16(from[j]);
 }
-#else
-HLOC_MAY_BE_MISSING void hloc_conv_arrange_bf16(void* const* args, long begin, long end);
-HLOC_MAY_BE_MISSING void hloc_conv_store_bf16(hloc_bf16* to, long step, long count, const float* from);
-#endif
-#if HLOC_IS_HERE(HLOC_CONV_PAIRS)
-HLOC_OF_PARTS void hloc_conv_arrange_pairs(void* const* args, long begin, long end) {
-  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_PAIRS, begin, end);
-}
-#else
-HLOC_MAY_BE_MISSING void hloc_conv_arrange_pairs(void* const* args, long begin, long end);
-#endif
-#if HLOC_IS_HERE(HLOC_CONV_F16)
-HLOC_OF_PARTS void hloc_conv_arrange_f16(void* const* args, long begin, long end) {
-  arrange_rows((const hloc_conv_arrangement*)args, HLOC_CONV_IS_F16, begin, end);
-}
-HLOC_OF_PARTS void hloc_conv_store_f16(hloc_f16* to, long step, long count, const float* from) {
+static void store_sums_f16(hloc_f16* to, long step, long count, const float* from) {
   if (step == 1) hloc_narrow_row_f16(from, to, count);
   else for (long j = 0; j < count; j++) to[j * step] = hloc_narrow_f32(from[j]);
 }
-#else
-HLOC_MAY_BE_MISSING void hloc_conv_arrange_f16(void* const* args, long begin, long end);
-HLOC_MAY_BE_MISSING void hloc_conv_store_f16(hloc_f16* to, long step, long count, const float* from);
-#endif
-
-#if HLOC_IS_HERE(HLOC_CONV_MEMORY)
-HLOC_COMPILED_FOR(conv, HLOC_CONV_ROWS, HLOC_VECTOR_BYTES, 0, 0)
 
 long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
   long offset = 0;
@@ -170,8 +135,8 @@ long hloc_conv_y_offset(const hloc_conv_args* c, long position) {
 /* Stores sums to y, the first at element `at`, `step` apart. */
 static void store_sums(const hloc_conv_plan* plan, long at, long step, long count, const float* from) {
   float* y = (float*)plan->c.y + at;
-  if (plan->y_type == HLOC_CONV_IS_BF16) hloc_conv_store_bf16((hloc_bf16*)plan->c.y + at, step, count, from);
-  else if (plan->y_type == HLOC_CONV_IS_F16) hloc_conv_store_f16((hloc_f16*)plan->c.y + at, step, count, from);
+  if (plan->y_type == HLOC_CONV_IS_BF16) store_sums_bf16((hloc_bf16*)plan->c.y + at, step, count, from);
+  else if (plan->y_type == HLOC_CONV_IS_F16) store_sums_f16((hloc_f16*)plan->c.y + at, step, count, from);
   else if (step == 1) __builtin_memcpy(y, from, count * sizeof(float));
   else for (long j = 0; j < count; j++) y[j * step] = from[j];
 }
@@ -266,10 +231,10 @@ static hloc_conv_arrangement in_pieces(const hloc_conv_arrangement* given) {
 
 void hloc_conv_arrange(const hloc_conv_arrangement* given) {
   const hloc_conv_arrangement a = in_pieces(given);
-  hloc_task task = a.type == HLOC_CONV_IS_F32     ? hloc_conv_arrange_f32
-                   : a.type == HLOC_CONV_IS_BF16  ? hloc_conv_arrange_bf16
-                   : a.type == HLOC_CONV_IS_PAIRS ? hloc_conv_arrange_pairs
-                                                  : hloc_conv_arrange_f16;
+  hloc_task task = a.type == HLOC_CONV_IS_F32     ? arrange_f32
+                   : a.type == HLOC_CONV_IS_BF16  ? arrange_bf16
+                   : a.type == HLOC_CONV_IS_PAIRS ? arrange_pairs
+                                                  : arrange_f16;
   long tasks = a.outer * a.size[0] * a.size[1] * a.pieces;
   hloc_parallel(task, (void* const*)&a, tasks, 16384 / (a.piece * a.inner + 1) + 1);
 }
@@ -283,4 +248,3 @@ int hloc_conv_move(hloc_conv_args* c, hloc_conv_type type) {
   if (c->choices.move_w) hloc_conv_arrange(&w), use_w(c, &w);
   return 0;
 }
-#endif

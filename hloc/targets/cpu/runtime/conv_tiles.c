@@ -1,14 +1,8 @@
 /* conv_tiles.c: register tiles of convolutions: sums of ROWS positions x two vectors of output features, for
  * conv_rows.c and conv_winograd.c.
- *
- * Parts (parts.h): CONV_TILES, of numbers; CONV_TILES_OF_PAIRS, of pairs of bf16.
  */
 #include "conv_internal.h"
 #include "pairs.h"
-#include "parts.h"
-
-#define HLOC_CONV_TILES 1
-#define HLOC_CONV_TILES_OF_PAIRS 2
 
 enum { PANEL_AHEAD = 8 };
 
@@ -68,12 +62,10 @@ enum { PANEL_AHEAD = 8 };
     HLOC_EACH_CONV_ROW(STORE_HALF)                                                                                    \
   }
 
-#if HLOC_IS_HERE(HLOC_CONV_TILES_OF_PAIRS) && HLOC_HAS_PAIRS
+#if HLOC_HAS_PAIRS
 DEFINE_TILE(hloc_conv_tile_of_pairs, ADD_ROW_OF_PAIRS)
 DEFINE_HALF_TILE(hloc_conv_half_tile_of_pairs, ADD_HALF_OF_PAIRS)
 #endif
-
-#if HLOC_IS_HERE(HLOC_CONV_TILES)
 DEFINE_TILE(hloc_conv_tile, ADD_ROW)
 DEFINE_HALF_TILE(hloc_conv_half_tile, ADD_HALF)
 
@@ -108,5 +100,4 @@ void hloc_conv_quarter_tile(long taps, const long* tap_index, const float* const
   }
   HLOC_EACH_CONV_ROW(STORE_QUARTER)
 }
-#endif
 #endif
