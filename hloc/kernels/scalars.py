@@ -86,7 +86,10 @@ def _unrounded(value: Expr, element_type: str) -> Expr:
 
 def sums_of_whole_numbers(left: str, right: str, result: str) -> tuple[str, str] | None:
     """(operand type, sum type) of a CPU's products of 8 and 16 bits with sums of 32 bits, which wrap as the result
-    does. Library kernels treat unsigned numbers as signed ones; the bits of the operands' width are right."""
+    does. Library kernels treat unsigned numbers as signed ones; the bits of the operands' width are right. Truth values
+    are 0 and 1: "or" of "and" is a sum that is not 0."""
+    if left == right == result == "pred":
+        return left, "s32"
     given, kept = ELEMENT_TYPES[left], ELEMENT_TYPES[result]
     most = 32 if given.kind == "signed" else given.bits
     if left != right or given.bits not in (8, 16) or not 8 <= kept.bits <= most \

@@ -63,13 +63,13 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     small = machine.kind == "cpu" and _as_loops(group, hero)
     if small:
         return small
-    type, total = tile_types(group, hero)
+    type, total = tile_types(group, hero, machine)
     operands = OperandKernels(group, machine)
     sides = [_access(operands, hero, number, type) for number in range(2)]
     outline = Outline(group)
     product = product_of_images(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
     is_transposed = machine.kind == "cpu" and type in TRANSPOSED_TYPES and _goes_along_positions(hero)
-    epilogue = () if stores_itself(outline, hero, total) else \
+    epilogue = () if stores_itself(outline, hero, type, total) else \
         epilogue_statements(outline, hero, total, product.position() if product else _position(hero, is_transposed))
     made = [_prologue(group, hero, n, side) for n, side in enumerate(sides) if side.argument is None]
     buffers, arguments = buffers_of([*(own for _, own in made), outline])

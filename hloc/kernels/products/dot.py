@@ -183,10 +183,7 @@ class _Lowering:
         if self.gpu and left in TENSOR_F8 and right in TENSOR_F8 \
                 and scalars.computation_type(self.dot.shape.element_type) == "f32":
             return left, right, "f32"
-        type, total = tile_types(self.group, self.dot)
-        if not self.gpu:
-            whole = scalars.sums_of_whole_numbers
-            type, total = whole(left, right, self.dot.shape.element_type) or whole(type, type, total) or (type, total)
+        type, total = tile_types(self.group, self.dot, self.machine)
         return type, type, total
 
     def source(self, number: int, type: str) -> Instruction:
@@ -223,7 +220,7 @@ class _Lowering:
              summed: Line) -> KernelCall:
         lhs, rhs = sides
         outline = Outline(self.group)
-        epilogue = self.epilogue(outline, total, outer, inner, row, column)
+        epilogue = self.epilogue(outline, type, total, outer, inner, row, column)
         made = [self.prologue(n, side, outer, inner, (row, column)[n], summed)
                 for n, side in enumerate(sides) if side.argument is None]
         buffers, arguments = buffers_of([*(own for _, own in made), outline])
@@ -247,10 +244,10 @@ class _Lowering:
         return prologue(self.group, self.source(number, side.type), SIDES[number], side, self.product.order(number),
                         extents)
 
-    def epilogue(self, outline: Outline, total: str, outer: Line, inner: Line, row: Line,
+    def epilogue(self, outline: Outline, type: str, total: str, outer: Line, inner: Line, row: Line,
                  column: Line) -> tuple[Stmt, ...]:
         """Statements that finish one element; () if the sum is only stored."""
-        if stores_itself(outline, self.dot, total):
+        if stores_itself(outline, self.dot, type, total):
             return ()
         batch = indexing.variable(BATCH, outer[0] * inner[0])
         position = indexing.ZERO

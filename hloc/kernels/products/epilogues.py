@@ -14,7 +14,7 @@ from hloc.machine import Machine
 from hloc.ops.algorithm import algorithm_of
 
 
-def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
+def tile_types(group: Group, hero: Instruction, machine: Machine) -> tuple[str, str]:
     """(operand type, sum type): narrow operands unconverted if the sums are wide, else everything in the result's
     type."""
     left, right = (behind_conversion(group, o).shape.element_type for o in hero.operands[:2])
@@ -22,6 +22,9 @@ def tile_types(group: Group, hero: Instruction) -> tuple[str, str]:
     if left == right and left in ("bf16", "f16") and result == "f32":
         return left, result
     left, right = (o.shape.element_type for o in hero.operands[:2])
+    if machine.kind == "cpu":
+        whole = scalars.sums_of_whole_numbers
+        return whole(left, right, hero.shape.element_type) or whole(result, result, result) or (result, result)
     if result == "s8" or left == right == "s8" and hero.shape.element_type == "s32":
         return "s8", "s32"                                 # the tile of s8 gives unconverted sums
     return result, result
@@ -33,12 +36,11 @@ def algorithm_fact(hero: Instruction, machine: Machine) -> tuple[tuple[str, str]
     return (("algorithm", asked),) if machine.kind == "gpu" and asked else ()
 
 
-def stores_itself(outline: Outline, hero: Instruction, total: str) -> bool:
+def stores_itself(outline: Outline, hero: Instruction, type: str, total: str) -> bool:
     """Whether no epilogue is needed: the sums are the result, or are rounded to it if operands and result have the same
     narrow type; library kernels round to no other type."""
-    group, type = outline.group, hero.shape.element_type
-    narrow = type in ("bf16", "f16") and type == tile_types(group, hero)[0]
-    if group.roots != [hero] or (type != total and not narrow):
+    result = hero.shape.element_type
+    if outline.group.roots != [hero] or result != total and not (result == type and result in ("bf16", "f16")):
         return False
     outline.result_buffer(0)
     return True

@@ -31,7 +31,7 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     (summed,), (contracted,) = ragged.dims.lhs_contracting, ragged.dims.rhs_contracting
     assert ragged.rhs_group is not None         # as is_grouped says
     column = 3 - ragged.rhs_group - contracted
-    type, total = tile_types(group, root)
+    type, total = tile_types(group, root, machine)
     operands = OperandKernels(group, machine)
     lhs = operands.access(left, type, (ragged.dimension, summed))
     rhs = operands.access(right, type, (ragged.rhs_group, contracted, column))
@@ -41,7 +41,7 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     m, n = root.shape.dimensions
     k, groups = left.shape.dimensions[summed], right.shape.dimensions[ragged.rhs_group]
     epilogue: tuple[Stmt, ...] = ()
-    if not stores_itself(outline, root, total):
+    if not stores_itself(outline, root, type, total):
         place = indexing.add(indexing.scale(indexing.variable(ROW, m), n), indexing.variable(COLUMN, n))
         epilogue = epilogue_statements(outline, root, total, place)
     buffers, arguments = outline.buffers()

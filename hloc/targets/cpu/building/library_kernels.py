@@ -16,12 +16,12 @@ from hloc.targets.cpu.plans.complex_matmul import PARTS
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s16", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
 # Matmuls whose sums have the same bits; of u8 and u16, the low bits that these types keep.
-SAME_PRODUCT = {"u32": "s32", "u64": "s64", "u8": "s8", "u16": "s16"}
-# The functions of runtime/generic.c, one per unit.
-GENERIC = ("gemm_pred", "gemm_u8", "gemm_u16", *(f"conv_{type}" for type in (
-    "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f64", "c64", "c128", "s8_s32", "u8_s32")))
-# The matmuls of convolutions of other types, if not their own: "s8" and "s16" have sums of s32.
-PRODUCT_OF = {"u32": "s32", "u64": "s64", "s8_s32": "s8", "u8_s32": "s32", "s8": "u8", "s16": "u16"}
+SAME_PRODUCT = {"u32": "s32", "u64": "s64", "u8": "s8", "u16": "s16", "pred": "s8"}
+# The functions of runtime/generic.c, one per unit, and the types of the matmuls that they call, if not their own.
+GENERIC = tuple(f"conv_{type}" for type in (
+    "s32", "s64", "u32", "u64", "f64", "c64", "c128", "pred_s32", "s8_s32", "u8_s32", "s16_s32", "u16_s32"))
+PRODUCT_OF = {"u32": "s32", "u64": "s64", "pred_s32": "s8", "s8_s32": "s8", "u8_s32": "s32", "s16_s32": "s16",
+              "u16_s32": "s16"}
 ATTENTION_UNITS = {"": "attention.c", "pairs": "attention_pairs.c"}
 # What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
@@ -51,9 +51,8 @@ def units_of(kind: str, type: str) -> list[str]:
     algorithm, _, operand = type.partition("_")
     if kind == "conv" and algorithm in ALGORITHM_UNITS:
         return list(ALGORITHM_UNITS[algorithm])
-    if kind == "conv" or type not in FAST_TYPES[kind]:
-        products = units_of("gemm", PRODUCT_OF.get(type, type)) if kind == "conv" else []
-        return [f"generic.c:{kind}_{type}", *products]
+    if kind == "conv":
+        return [f"generic.c:conv_{type}", *units_of("gemm", PRODUCT_OF.get(type, type))]
     return [f"gemm_{type}.c"]
 
 
@@ -69,10 +68,10 @@ def compilation(unit: str) -> tuple[str, tuple[str, ...]]:
     file, _, function = unit.partition(":")
     if not function:
         return file, ()
-    kind, _, types = function.partition("_")
+    types = function.removeprefix("conv_")
     operand, _, total = types.partition("_")
     return file, (
-        f"-DHLOC_GENERIC_{kind.upper()}={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}",
+        f"-DHLOC_GENERIC_CONV={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}",
         f"-DHLOC_PRODUCT={PRODUCT_OF.get(types, types)}")
 
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 
 from hloc.kernels.ir import Tile
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.plans.complex_matmul import PARTS, real_product
 from hloc.targets.cpu.plans.matmul import Constants, Kind, MatmulPlan, Product, kind_of, product_of
 from hloc.targets.cpu.plans.matmul_blocks import plan_of_blocks
@@ -23,10 +22,10 @@ from hloc.targets.cpu.plans.thin_matmul import goes_thin, plan_of_thin
 
 @lru_cache(maxsize=4096)         # layers of a model have the same products
 def plan_of(g: Product, machine: Machine) -> MatmulPlan | None:
-    """None: runtime/generic.c computes it in place, or there is nothing to compute."""
+    """None: there is nothing to compute."""
     if g.type in PARTS and min(g.batches, g.m, g.n) > 0:
         return _complex(g, machine)
-    if g.type not in FAST_TYPES["gemm"] or min(g.batches, g.m, g.n, g.k) <= 0:
+    if min(g.batches, g.m, g.n, g.k) <= 0:
         return None
     kind = kind_of(g.type, machine)
     exchanged = _is_exchanged(g, kind)

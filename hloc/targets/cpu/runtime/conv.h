@@ -7,8 +7,8 @@
  *                                                The algorithm is chosen at compile time
  *                                                (targets/cpu/plans/convolution_algorithms.py): rows, depthwise,
  *                                                spread, winograd (conv_internal.h); of bf16 alone: pairs
- *   int hloc_conv_<t>  for t in pred s8 s16 s32 s64 u8 u16 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
- *   int hloc_conv_s8_s32, hloc_conv_u8_s32: x, w of 8 bits, sums and y s32
+ *   int hloc_conv_<t>      for t in s32 s64 u32 u64 f64 c64 c128: sums in t (generic_conv.h)
+ *   int hloc_conv_<t>_s32  for t in pred s8 u8 s16 u16: sums s32, which wrap
  *
  * All sizes are per HLO's window: for every output position o and window position k of a spatial dimension d
  *     p = o * stride[d] - pad_low[d] + (reversed[d] ? window[d] - 1 - k : k) * window_dilation[d]

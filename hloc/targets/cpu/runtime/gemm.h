@@ -1,6 +1,6 @@
 /* gemm.h: batched matmuls C[b] = A[b] B[b] with fused epilogues.
  *
- * Entry points (gemm_<t>.c and generic.c make one per set of element types; sizes and strides are arguments, so a
+ * Entry points (gemm_<t>.c make one per set of element types; sizes and strides are arguments, so a
  * module with fifty products shares them):
  *   int hloc_gemm_f32 (const hloc_gemm_args*)   f32 x f32, sums in f32
  *   int hloc_gemm_f64 (const hloc_gemm_args*)   f64 x f64, sums in f64
@@ -11,8 +11,6 @@
  *   int hloc_gemm_s32 (const hloc_gemm_args*)   s32 x s32, sums in s32, which wrap: for u32, too
  *   int hloc_gemm_s64 (const hloc_gemm_args*)   s64 x s64, likewise: for u64, too
  *   int hloc_gemm_c64, _c128                    by the products of f32, f64
- *   int hloc_gemm_<t> (const hloc_gemm_args*)   t in pred u8 u16: a plain loop, sums in t
- *                                                (pred: "or" of "and"; integers wrap)
  * They are called on the driver thread, split the work over the pool themselves and return when C is complete.
  *
  * Operands are read through strides (in elements; any may be 0 or negative), so that transposed operands, slices and
@@ -30,7 +28,7 @@
  * pack_to has the same arguments and computes no sums; A, C and the epilogue's arguments are not used. With few columns
  * A is packed instead: C^T = B^T A^T is computed. hloc/targets/cpu/plans/packing.py decides which products are
  * packed, and has the numbers of bytes. Results are the same, bit for bit.
- * plan: how it is computed; NULL for pred, u8 and u16, and if there are no elements of A.
+ * plan: how it is computed; NULL if there are no elements of A.
  * c_is_narrow: C holds bf16 (hloc_gemm_bf16) or f16 (hloc_gemm_f16) instead of f32; ignored with an epilogue.
  *
  * All entry points return 0 when done and 1 if there is no scratch memory (C is then incomplete).
@@ -97,9 +95,6 @@ HLOC_DECLARE_GEMM(s8)
 HLOC_DECLARE_GEMM(s16)
 HLOC_DECLARE_GEMM(s32)
 HLOC_DECLARE_GEMM(s64)
-HLOC_DECLARE_GEMM(pred)
-HLOC_DECLARE_GEMM(u8)
-HLOC_DECLARE_GEMM(u16)
 HLOC_DECLARE_GEMM(c64)
 HLOC_DECLARE_GEMM(c128)
 
