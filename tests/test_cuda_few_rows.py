@@ -120,8 +120,8 @@ def test_which_products():
 
 @emulated
 @pytest.mark.parametrize("old, new", [
-    ("t * 16 + half * 8 + group, k);\n    };", "t * 16 + half * 8 + group + 1, k);\n    };"),
-    ("a.read(rows, 0, r * 8 + group, k + d)", "a.read(rows, 0, r * 8 + group, k)"),
+    ("const int column = t * 8 + group;", "const int column = t * 8 + (group ^ 1);"),
+    ("const long place = inside(k) + d;", "const long place = inside(k);"),
     ("x[s / 2][s % 2 * 2 + half]", "x[s / 2][half * 2 + s % 2]"),
     ("const int own = lane % 4 * DEEP;", "const int own = lane % 2 * DEEP;"),
     ("for (int w = 1; w < S::BK; w++)", "for (int w = 2; w < S::BK; w++)"),

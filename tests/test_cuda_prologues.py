@@ -147,7 +147,8 @@ def test_bytes_are_not_rounded():
     """What bf16 holds exactly is multiplied as it is; the product with its scale is rounded."""
     text = make_sources(planned(weights(64)), H100).readable()
     (line,) = [line for line in text.split("\n") if "element =" in line]
-    assert line.count("hloc_f32_to_bf16(") == 1 and "hloc_convert_s8_f32(read." in line
+    assert "element = x1_f32.at[lane] * hloc_bf16_to_f32(read.x0)" in line and "hloc_widened<hloc_s8>(read.x1)" in text
+    assert "hloc_f32_to_bf16(hloc" not in text and "return hloc_rounded_all_bf16(made);" in text
 
 
 # -- what is wrong shows -----------------------------------------------------------------------------------------------

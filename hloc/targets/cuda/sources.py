@@ -35,6 +35,7 @@ HEADERS = (("early.cuh", ("hloc_await_previous",)), ("atomics.cuh", ("hloc_atomi
            ("team.cuh", ("hloc_warp_total", "hloc_block_total", "hloc_last_", "hloc_sort_", "hloc_pick_",
                          "hloc_conv_direct<")),
            ("mma.cuh", ("hloc_numbers_", *GROUPS)), ("pack.cuh", ("hloc_pack<", *TILES, *PACKS)),
+           ("words.cuh", ("hloc_numbers_", "hloc_taken_out<", "hloc_rounded_", *GROUPS)),
            ("numbers.cuh", ("hloc_numbers_", *GROUPS)), ("gemm.cuh", (*TILES, *PACKS)),
            ("few_rows.cuh", ("hloc_gemm_few<",)),
            ("async.cuh", ("hloc_tile_pipeline<", "hloc_attention_", *GROUPS)),

@@ -96,16 +96,17 @@ def _thin(sizes: Sizes, start: Geometry, tile: Tile, gpu: Machine) -> Work:
 
 
 def _few(sizes: Sizes, start: Geometry, tile: Tile, few: few_rows.Few) -> Work:
-    """Each element of the large operand is taken out of its word once, and multiplied on tensor cores; every block
-    reads the rows once. A load is on its way while the one before it is multiplied."""
+    """Each element of the large operand is converted once, and multiplied on tensor cores; every block reads the rows
+    once. AHEAD loads are on their way."""
     elements, c = sizes.columns * sizes.depth * sizes.products, few.constants
     width = ELEMENT_TYPES[dict(tile.parameters)["types"][0]].bytes
     loads, near = elements / few.vector / WARP, elements / c["BN"] * c["BM"] * width / 16 / WARP
-    computed = sum(operations_of_prologue(p) + 1 for p in tile.prologues)
+    computed = sum(operations_of_prologue(p) for p in tile.prologues)
     counts = {"access": loads + near, "mma": elements * c["BM"] / (16 * 8 * 16), "alu": elements * computed / WARP}
     blocks = math.ceil(sizes.columns / c["BN"]) * sizes.products
     steps = math.ceil(sizes.depth / (4 * few.vector * c["BK"]))
-    work = _simple(sizes, start, counts, math.ceil(blocks / start.grid[0]) * (steps + 2),
+    rounds = math.ceil(steps / c["AHEAD"]) + 2
+    work = _simple(sizes, start, counts, math.ceil(blocks / start.grid[0]) * rounds,
                    float(sizes.memory) + near * 16 * WARP)
     return work._replace(registers=65536 // (WARP * few.resident))
 

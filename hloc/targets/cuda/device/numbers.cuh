@@ -1,6 +1,6 @@
 /* numbers.cuh: how the elements of a matrix product become words of tensor core instructions.
  *
- * In: mma.cuh, pack.cuh. Out: structs, each with
+ * In: mma.cuh, pack.cuh, words.cuh. Out: structs, each with
  *   Stored                   what lies in shared memory for an element;  lhs(x), rhs(x): an element as that
  *   Word                     what a lane reads of it for one register of a fragment: WORD elements side by side
  *   PARTS, LAST              a word is split into that many parts, the largest first; products of parts i and j are
@@ -30,14 +30,6 @@ template <class StoredType> struct hloc_numbers_whole {
     HLOC_NUMBERS_FN STORED rhs(STORED x) { return x; }                                                                \
     HLOC_NUMBERS_FN void multiply(SUM *d, const unsigned *a, const unsigned *b) { hloc_mma_##T(d, a, b); }            \
   };
-#ifdef HLOC_EMULATED /* else scalar.h has them */
-HLOC_FN unsigned hloc_rounded_pair_bf16(float low, float high) {
-  return hloc_f32_to_bf16(low) | (unsigned)hloc_f32_to_bf16(high) << 16;
-}
-HLOC_FN unsigned hloc_rounded_pair_f16(float low, float high) {
-  return hloc_f32_to_f16(low) | (unsigned)hloc_f32_to_f16(high) << 16;
-}
-#endif
 HLOC_NUMBERS_AS_THEY_ARE(bf16, unsigned short, float)
 HLOC_NUMBERS_AS_THEY_ARE(f16, unsigned short, float)
 HLOC_NUMBERS_AS_THEY_ARE(s8, signed char, int)

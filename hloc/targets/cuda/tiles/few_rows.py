@@ -19,7 +19,8 @@ from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, adder, kernel_text, mu
 
 FEW = 32                    # most rows of the one on tensor cores, if the right operand is computed in registers anyway
 FEW_ROWS = "few rows"
-RESIDENT = ((8, 16), (16, 12), (FEW, 8))    # rows, and warps of an SM whose registers suffice for so many
+RESIDENT = ((8, 16), (16, 16), (FEW, 12))   # rows, and warps of an SM whose registers suffice for so many
+AHEAD, COLUMNS = 4, 16      # steps of a warp whose loads are on their way; columns of a block
 THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
 THIN_SUMS, FEW_SUMS, MOST_COLUMNS = 64, 32, 8         # of a thread: with few sums, more loads are on their way
 THIN_ENOUGH = 2                 # blocks per SM
@@ -109,12 +110,10 @@ def few_rows(tile: Tile, product: Product, gpu: Machine) -> Few | None:
         made[names[0]] = computed(prologues[names[0]], product.m, product.k, True, vector)
     constants["A_VECTOR"] = min(constants["A_VECTOR"], vector)
 
-    def is_short(columns: int) -> bool:
-        return -(-product.n // columns) * product.outer * product.inner < THIN_ENOUGH * gpu.cores
-    columns = 16 if is_short(32) else 32
-    few = Few(numbers, made, vector, {**constants, "BM": -(-product.m // 8) * 8, "BN": columns})
-    warps = few.resident if is_short(columns) else few.resident // 2
-    few.constants["BK"] = max(1, min(warps, product.k // (4 * vector)))
+    few = Few(numbers, made, vector, {**constants, "BM": -(-product.m // 8) * 8, "BN": COLUMNS, "AHEAD": AHEAD})
+    tiles = -(-product.n // COLUMNS) * product.outer * product.inner
+    warps = min(few.resident, few.resident * gpu.cores // tiles, product.k // (4 * vector))
+    few.constants["BK"] = max(1, warps)
     return few
 
 
@@ -128,7 +127,7 @@ def few_kernel(tile: Tile, name: str, gpu: Machine, product: Product, few: Few, 
     start = Geometry(name, (max(1, min(blocks, gpu.cores * BLOCKS_PER_SM)), 1, 1), (few.threads, 1, 1))
     memory = c["BK"] * c["BM"] * c["BN"] * ELEMENT_TYPES[total].bytes
     text = kernel_text(tile, name, few.threads, [finish, call], memory,
-                       together=min(2, few.resident // c["BK"]))
+                       together=few.resident // c["BK"])
     return structs + shape_struct(f"{name}_shape", c) + text, start
 
 

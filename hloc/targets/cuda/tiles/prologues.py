@@ -21,14 +21,15 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.ir.narrowing import all_known
 from hloc.kernels.ir import INDEX, SUM, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
-from hloc.kernels.walks import expressions, parts, with_expressions, with_values
+from hloc.kernels.walks import expressions, parts, replaced, with_expressions
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 VECTOR_BYTES, MOST_LOADED = 16, 64      # bytes that a thread computes at once; of one array loaded for them
 VECTORS = (16, 8, 4, 2, 1)
 FREE, DEPTH = "row", "depth"
-HALVES = ("bf16", "f16")
+HALVES, BYTES = ("bf16", "f16"), ("s8", "u8")
+LANE = Var("lane", INDEX)
 PLACE = "long outer, long inner, long row, long depth"
 
 
@@ -171,7 +172,7 @@ def prologue_struct(found: Computed, tile: Tile, name: str) -> str:
     places = _places(found)
     printer.line(1, "struct Read {")
     for load, (member, many) in places.items():
-        kind = f"hloc_pack<{c_type(load.type)}, {found.vector}>" if many else c_type(load.type)
+        kind = _held(load, found) or f"hloc_pack<{c_type(load.type)}, {found.vector}>" if many else c_type(load.type)
         printer.line(2, f"{kind} {member};")
     printer.line(1, "};")
     _print_read(printer, found, places)
@@ -186,6 +187,13 @@ def _places(found: Computed) -> dict[Load, tuple[str, bool]]:
     return {load: (f"x{n}", load in many) for n, load in enumerate(loads_of(found.prologue))}
 
 
+def _held(load: Load, found: Computed) -> str:
+    """The type of words in which a vector of bytes waits: the compiler copies structs element by element. "" for other
+    loads."""
+    words = load in found.packs and load.type in BYTES and found.vector % 4 == 0
+    return f"hloc_pack<unsigned, {found.vector // 4}>" if words else ""
+
+
 def _print_read(printer: StatementPrinter, found: Computed, places: Mapping[Load, tuple[str, bool]]) -> None:
     printer.line(1, f"HLOC_MEMBER Read read({PLACE}) const {{")
     printer.line(2, "Read read;")
@@ -195,7 +203,7 @@ def _print_read(printer: StatementPrinter, found: Computed, places: Mapping[Load
         member, many = places[load]
         text = expression(load)
         if many:
-            pack = f"hloc_pack<{c_type(load.type)}, {found.vector}>"
+            pack = _held(load, found) or f"hloc_pack<{c_type(load.type)}, {found.vector}>"
             text = f"*(const {pack} *)&{text}"
         printer.line(2, f"read.{member} = {text};")
     if found.others:
@@ -209,20 +217,36 @@ def _print_read(printer: StatementPrinter, found: Computed, places: Mapping[Load
 
 
 def _print_make(printer: StatementPrinter, found: Computed, places: Mapping[Load, tuple[str, bool]], type: str) -> None:
-    pack = f"hloc_pack<{type}, {found.vector}>"
+    """Bytes become f32 all at once, and what is rounded to two bytes is rounded in pairs: single ones take instructions
+    of a quarter of the rate, and more to put them together."""
+    given, pack = found.prologue, f"hloc_pack<{type}, {found.vector}>"
+    half = given.type if given.type in HALVES and _is_rounded(given.value) and found.vector > 1 else ""
     printer.line(1, f"HLOC_MEMBER {pack} make(const Read &read, {PLACE}) const {{")
-    printer.line(2, f"{pack} made;")
+    printer.line(2, f"float made[{found.vector}];" if half else f"{pack} made;")
+    values: dict[Expr, Expr] = {}
+    for load, (member, many) in places.items():
+        values[load] = Load(f"read.{member}.at", LANE, load.type) if many else Var(f"read.{member}", load.type)
+        if _held(load, found):
+            pack = f"hloc_pack<{c_type(load.type)}, {found.vector}>"
+            printer.line(2, f"const {pack} {member} = hloc_taken_out<{pack}>(read.{member});")
+            printer.line(2, f"const auto {member}_f32 = hloc_widened<{c_type(load.type)}>(read.{member});")
+            values[load] = Load(f"{member}.at", LANE, load.type)
+            values[Apply("convert", (load,), "f32")] = Load(f"{member}_f32.at", LANE, "f32")
     _print_lane_loop(printer, found)
-    values = {load: Load(f"read.{member}.at", Var("lane", INDEX), load.type) if many else
-              Var(f"read.{member}", load.type) for load, (member, many) in places.items()}
-    given = [with_expressions(s, lambda e: exact(with_values(e, values))) for s in found.prologue.statements]
-    value = exact(with_values(found.prologue.value, values))
-    printer.statements(_needed(given, [value]), 3)
-    printer.statements([Let("element", value)], 3)
-    printer.line(3, "made.at[lane] = element;")
-    printer.line(2, "}")
-    printer.line(2, "return made;")
+
+    def of_lane(expr: Expr) -> Expr:
+        return replaced(exact(expr), values.get)
+    value = of_lane(given.value)
+    printer.statements(_needed([with_expressions(s, of_lane) for s in given.statements], [value]), 3)
+    printer.statements([Let("element", value.arguments[0] if half and isinstance(value, Apply) else value)], 3)
+    for line in ("  made[lane] = element;" if half else "  made.at[lane] = element;", "}",
+                 f"return hloc_rounded_all_{half}(made);" if half else "return made;"):
+        printer.line(2, line)
     printer.line(1, "}")
+
+
+def _is_rounded(value: Expr) -> bool:
+    return isinstance(value, Apply) and value.op == "convert" and value.arguments[0].type == "f32"
 
 
 def exact(expr: Expr) -> Expr:
