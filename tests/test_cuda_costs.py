@@ -126,6 +126,15 @@ ENTRY e { x = f32[2,16,16,8] parameter(0)  w = f32[2,17,17,8] parameter(1)
     assert estimate(sums, H200).us < 30
 
 
+def test_running_totals_are_cut_into_blocks():
+    """Of a few long rows: one thread for each would take milliseconds; many rows have a thread each, of one kernel."""
+    text = """ENTRY e {{ x = f32[{n},50257] parameter(0)  z = f32[] constant(0)
+  ROOT r = f32[{n},50257] reduce-window(x, z), window={{size=1x50257 pad=0_0x50256_0}}, to_apply=add }}"""
+    few = works(ADD + text.format(n=1))
+    assert len(few) == 3 and sum(estimate(w, H200).us for w in few) < 100
+    assert len(works(ADD + text.format(n=20000))) == 1
+
+
 def test_scattered_accesses_cost_sectors():
     text = "ENTRY e {{ x = f32[4096,{n}] parameter(0)\n ROOT s = f32[4096,1024] slice(x), slice={{[0:4096],[0:{n}:{by}]}} }}"
     dense, apart = (works(text.format(n=1024 * by, by=by))[0] for by in (1, 16))
