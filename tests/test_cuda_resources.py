@@ -22,7 +22,7 @@ from hloc.targets.inlining import c_name
 pytestmark = pytest.mark.skipif(compiler_version() == 0, reason="neither NVRTC nor nvcc is installed")
 
 LOOPS = ("kernels/loop", "kernels/reduce", "kernels/rows", "kernels/window", "kernels/indexing", "cuda/teams",
-         "cuda/cache_read", "cuda/joined_sums", "cuda/places")
+         "cuda/cache_read", "cuda/joined_sums", "cuda/places", "cuda/scans")
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 MODELS = ("digits", "bf16", "cumsum", "control_flow")
 LONG = ("resnet50_train",)   # minutes of ptxas; resnet_reduced_train has the same kinds of kernels
