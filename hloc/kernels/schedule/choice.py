@@ -9,7 +9,6 @@ cycles of a run (cost.py), times a price of what is written out: C compilers tak
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -76,21 +75,31 @@ def scheduled(nest: Nest, steps: tuple[Step, ...], names: Iterator[int]) -> tupl
 def whole_vectors(loop: For, machine: Machine) -> tuple[Stmt, ...]:
     """The statements of a loop as vectors that it fills, the last of which may overlap the one before, by the cheapest
     of the few schedules that differ in lanes; a scalar loop, where that is cheaper, or where it is no nest."""
-    found: list[tuple[Stmt, ...]] = [(loop._replace(kind=SERIAL),)]
-    with suppress(Refused):
+    scalar: tuple[Stmt, ...] = (loop._replace(kind=SERIAL),)
+    try:
         nest = nest_of(loop)
-        found += [scheduled(nest, steps, count()) for steps in lanes_along(nest, REGISTER)  # compilers take pairs of
-                  if len(steps) == 2 and OVERLAP in steps[0][1]]                            # shorter ones
+        found = [scheduled(nest, steps, count()) for steps in lanes_along(nest, REGISTER)    # compilers take pairs of
+                 if len(steps) == 2 and OVERLAP in steps[0][1]]                              # shorter ones
+    except Refused:
+        return scalar
+    if not found or may_be_scalar(nest, REGISTER):
+        found.append(scalar)
     return min(found, key=lambda body: cost(body, constants(machine.arch))) if len(found) > 1 else found[0]
 
 
 def _rules(nest: Nest, machine: Machine) -> Iterator[tuple[Step, ...]]:
-    """Schedules that may be the cheapest: where adjacent elements fill vectors, scalars are not."""
-    extent, vectors = nest.axes[0].extent, list(lanes_along(nest, machine.vector_bytes))
-    is_full = nest.is_adjacent and (extent is None or extent >= _most_lanes(nest, machine.vector_bytes))
-    if not vectors or nest.reduces or not is_full:
+    """Schedules that may be the cheapest."""
+    vectors = list(lanes_along(nest, machine.vector_bytes))
+    if not vectors or may_be_scalar(nest, machine.vector_bytes):
         yield ()
     yield from vectors
+
+
+def may_be_scalar(nest: Nest, vector_bytes: int) -> bool:
+    """Whether scalars may be the cheapest: they are not where adjacent elements fill vectors."""
+    extent = nest.axes[0].extent
+    is_full = nest.is_adjacent and (extent is None or extent >= _most_lanes(nest, vector_bytes))
+    return nest.reduces or not is_full
 
 
 def _most_lanes(nest: Nest, vector_bytes: int) -> int:

@@ -116,7 +116,12 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
     `moved` elements by their bytes, bytes of `groups` of elements, of `loops`, and the cycles of `path` for which it
     waits for itself, less those in which a CPU is at others. Raises Refused."""
     uses: dict[str, float] = defaultdict(float)
-    known = constants(machine.arch)
+    known, grouped = constants(machine.arch), dict[int, tuple[For, int]]()
+
+    def with_groups(s: For) -> tuple[For, int]:
+        if id(s) not in grouped:
+            grouped[id(s)] = _with_groups(s)
+        return grouped[id(s)]
 
     def iterations(s: For) -> int:
         if isinstance(s.extent, int):
@@ -125,12 +130,12 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
         return form.constant + nest.iterations * sum(form.terms.values())
 
     def vectors(s: For) -> tuple[Stmt, ...]:
-        return whole_vectors(_with_groups(s)[0]._replace(extent=iterations(s)), machine)
+        return whole_vectors(with_groups(s)[0]._replace(extent=iterations(s)), machine)
 
     def bytes_of_groups(s: Stmt) -> float:
         if not isinstance(s, For):
             return 0
-        return iterations(s) * (_with_groups(s)[1] if s.kind == VECTOR else sum(map(bytes_of_groups, s.body)))
+        return iterations(s) * (with_groups(s)[1] if s.kind == VECTOR else sum(map(bytes_of_groups, s.body)))
 
     def add(s: For, times: float) -> None:
         first, is_one = s.body[0], len(s.body) == 1
@@ -160,7 +165,8 @@ def _with_groups(loop: For) -> tuple[For, int]:
     along, rests = Along(loop), defaultdict[tuple[str, int], set[int]](set)
     found: list[Load | Store] = [*loads(loop.body), *stores(loop.body)]
     forms = {one: affine(one.position, along.known) for one in found}
-    groups = {one: (one.buffer, step) for one in forms if (step := along.step(one.position)) in GROUPS
+    groups = {one: (one.buffer, step) for one, form in forms.items()
+              if (step := form.step(loop.name, along.inner)) in GROUPS
               and type_of(one) != "f16"}               # which compilers convert one by one
     for one, key in groups.items():
         rests[key].add(forms[one].constant % key[1])
