@@ -16,6 +16,7 @@ from op_examples import read_examples
 import hloc
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.affine import of_names
 from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
@@ -53,7 +54,7 @@ from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
-from hloc.targets.cpu.vector_loops.transpose_calls import transpose_calls
+from hloc.targets.cpu.vector_loops.transpose_calls import transpose_call
 from hloc.targets.printer import CUDA, C, escaped, print_kernel
 from hloc.text import parse_module
 
@@ -157,33 +158,21 @@ def test_copies_of_rows_to_columns_are_calls(text, calls):
     assert all(call in printed for call in calls) and printed.count("hloc_transpose_") == bool(calls)
 
 
-@pytest.mark.parametrize("body, calls", [
-    ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]; t[i + 128] = x[9 i + 2]; t[i + 192] = x[9 i + 3]",
-     ["hloc_transpose_16(x, 9, t, 64, 64, 4);"]),
-    ("y[5 i + 2] = x[i]; y[5 i + 3] = x[i + 70]; y[5 i + 4] = x[i + 140]; y[5 i + 5] = x[i + 210]",
-     ["hloc_transpose_16(x, 70, y + 2, 5, 4, 64);"]),
-    ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]; t[i + 128] = x[9 i + 3]; t[i + 192] = x[9 i + 4]", []),
-    ("t[i] = x[9 i]; t[i + 64] = x[9 i + 1]", []),
-    ("t[2 i] = x[9 i]; t[2 i + 64] = x[9 i + 1]; t[2 i + 128] = x[9 i + 2]; t[2 i + 192] = x[9 i + 3]", []),
-    ("t[i] = x[9 i]; u[9 i] = y[i]; t[i + 64] = x[9 i + 1]; u[9 i + 1] = y[i + 64]; t[i + 128] = x[9 i + 2]; "
-     "u[9 i + 2] = y[i + 128]; t[i + 192] = x[9 i + 3]; u[9 i + 3] = y[i + 192]",
-     ["hloc_transpose_16(x, 9, t, 64, 64, 4);", "hloc_transpose_16(y, 64, u, 9, 4, 64);"]),
-    ("t[i] = x[9 i]; u[9 i] = t[i]; t[i + 64] = x[9 i + 1]; u[9 i + 1] = t[i + 64]; t[i + 128] = x[9 i + 2]; "
-     "u[9 i + 2] = t[i + 128]; t[i + 192] = x[9 i + 3]; u[9 i + 3] = t[i + 192]", []),
-    ("x[i] = x[9 i]; x[i + 64] = x[9 i + 1]; x[i + 128] = x[9 i + 2]; x[i + 192] = x[9 i + 3]", []),
-], ids=["turned", "turned back", "a column left out", "two columns", "rows apart", "two pairs",
-        "what was just written", "one array"])
-def test_which_copies_turn(body, calls):
-    """Statements array[factor i + constant] = array[factor i + constant] in a loop over i < 64."""
-    def place(text):
-        factor, constant = re.fullmatch(r"(\d*) ?i(?: \+ (\d+))?", text).groups()
-        moved = index_apply("multiply", Var("i", INDEX), Const(int(factor or 1), INDEX))
-        return index_apply("add", moved, Const(int(constant or 0), INDEX))
-    stores = [Store(to, place(at), Load(source, place(start), "f16"))
-              for to, at, source, start in re.findall(r"(\w)\[([^]]*)\] = (\w)\[([^]]*)\]", body)]
+@pytest.mark.parametrize("target, source, columns, call", [
+    ((1, 64), (9, 1), 4, "hloc_transpose_16(x, 9, t, 64, 64, 4);"),
+    ((5, 1), (1, 70), 4, "hloc_transpose_16(x, 70, t, 5, 4, 64);"),
+    ((1, 64), (9, 2), 4, None), ((1, 64), (9, 1), 2, None), ((2, 64), (9, 1), 4, None), ((1, 64), (-9, 1), 4, None),
+], ids=["turned", "turned back", "columns apart", "two columns", "rows apart", "backwards"])
+def test_which_copies_turn(target, source, columns, call):
+    """array[a i + b j] = array[c i + d j] in loops over i < 64 and j < columns."""
+    def copy(*arrays):
+        to, start = (of_names({"i": factors[0], "j": factors[1]}).expression() for factors in (target, source))
+        inner = For("j", columns, SERIAL, (Store(arrays[0], to, Load(arrays[1], start, "f16")),))
+        return transpose_call(For("i", 64, SERIAL, (inner,)), printer)
     printer = ExpressionPrinter()
-    found = transpose_calls(For("i", 64, SERIAL, tuple(stores)), printer)
-    assert [f"{printer.call(*call)};" for call in found] == calls
+    found = copy("t", "x")
+    assert (None if found is None else f"{printer.call(*found)};") == call
+    assert copy("x", "x") is None
 
 
 @pytest.mark.parametrize("operation, is_whole", [
@@ -285,12 +274,15 @@ def test_elements_that_differ_by_their_places_are_written_out(type, rows):
 
 
 def test_channels_become_planes_pixel_by_pixel():
+    """Written out; four or more that are only moved are transposed by a call."""
     text = SEPARATOR.split((DATA / "kernels" / "loop.hlo").read_text(encoding="utf-8"))[-1]
     for instruction in parse_module(text).entry.instructions:
         if instruction.opcode in ("fusion", "transpose"):
-            kernel = lower(instruction, MACHINE).calls[0].kernel
-            body = _innermost(row_schedules(kernel, MACHINE).body)
-            assert sum(isinstance(s, Store) for s in body) == instruction.operands[0].shape.dimensions[-1]
+            kernel = row_schedules(lower(instruction, MACHINE).calls[0].kernel, MACHINE)
+            stores = sum(isinstance(s, Store) for s in _innermost(kernel.body))
+            is_call = "hloc_transpose_" in print_kernel(kernel, C, "k", RowPrinter())
+            assert stores == (1 if is_call else instruction.operands[0].shape.dimensions[-1])
+            assert is_call == (instruction.opcode == "transpose" and stores == 1)
 
 
 def test_tiles_lie_in_the_array():

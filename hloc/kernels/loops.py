@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from hloc.kernels import indexing
 from hloc.kernels.builder import Builder
@@ -92,17 +92,13 @@ def _cuts(atom: Atom, name: str) -> Iterator[int]:
             yield atom.divisor // abs(factor)
 
 
-@contextmanager
-def nest(builder: Builder, extents: Sequence[int], machine: Machine) -> Iterator[tuple[Index, ...]]:
+def nest(builder: Builder, extents: Sequence[int], machine: Machine) -> AbstractContextManager[tuple[Index, ...]]:
     """Open the loops of a kernel; gives one counter per extent."""
     if machine.kind == "gpu":
-        opened = _threads(builder, extents)
-    elif len(extents) == 1 or extents[-1] > 4 * BLOCK:
-        opened = _flat(builder, extents)
-    else:
-        opened = _rows(builder, extents, machine)
-    with opened as counters:
-        yield counters
+        return parallel(builder, extents)
+    if len(extents) == 1 or extents[-1] > 4 * BLOCK:
+        return _flat(builder, extents)
+    return _rows(builder, extents, machine)
 
 
 @contextmanager
@@ -114,18 +110,7 @@ def parallel(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, 
         return
     with builder.loop(total, PARALLEL) as flat:
         counters = indexing.delinearize(flat, extents)
-        yield tuple(_simple(builder, c) for c in counters)
-
-
-def _simple(builder: Builder, index: Index) -> Index:
-    """An index without divisions: these are bound to names here."""
-    return builder._without_divisions(index)
-
-
-@contextmanager
-def _threads(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
-    with parallel(builder, extents) as counters:
-        yield counters
+        yield tuple(builder._without_divisions(c) for c in counters)
 
 
 def in_pieces(builder: Builder, extent: int, block: int) -> Iterator[tuple[Index, int]]:

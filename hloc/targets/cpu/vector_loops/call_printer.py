@@ -17,7 +17,7 @@ from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
 from hloc.targets.cpu.vector_loops.streaming_store_calls import FUNCTION as STREAMING
 from hloc.targets.cpu.vector_loops.streaming_store_calls import streaming_store_call
 from hloc.targets.cpu.vector_loops.transpose_calls import FUNCTION as TRANSPOSING
-from hloc.targets.cpu.vector_loops.transpose_calls import SIZES, transpose_calls
+from hloc.targets.cpu.vector_loops.transpose_calls import SIZES, transpose_call
 from hloc.targets.printer import C, StatementPrinter
 
 HEADERS = {**dict.fromkeys(("widen_f16", "narrow_f32"), "half_rows.h"),
@@ -34,11 +34,10 @@ class RowPrinter(StatementPrinter):
         self.numbers = count()
 
     def loop(self, s: For, indent: int) -> None:
-        call = streaming_store_call(s, self.far, self)
-        calls = transpose_calls(s, self) if call is None else [call]
-        for call in calls:
+        call = streaming_store_call(s, self.far, self) or transpose_call(s, self)
+        if call is not None:
             self.line(indent, f"{self.call(*call)};")
-        if not calls:
+        else:
             super().loop(self.rest(s, indent), indent)
 
     def rest(self, s: For, indent: int) -> For:

@@ -8,7 +8,7 @@ into calls.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import INDEX, Const, Expr, For, Let, Load, Stmt, Store
@@ -24,6 +24,31 @@ def copied_by(s: Store) -> Load:
     """The element that a copy moves."""
     assert isinstance(s.value, Load)
     return s.value
+
+
+class NestedCopy(NamedTuple):
+    """Two nested loops around one copy: forms of the positions, and the extent of the inner loop, outside of both."""
+
+    store: Store
+    target: Affine
+    source: Affine
+    inner: For
+    length: int | Expr
+
+
+def nested_copy(loop: For) -> NestedCopy | None:
+    """The copy that a loop in a loop does; None for other loops."""
+    inner = loop.body[-1] if loop.body else None
+    if not isinstance(inner, For) or not inner.body:
+        return None
+    store, known = inner.body[-1], named_positions((*loop.body[:-1], *inner.body[:-1]))
+    if known is None or not is_copy(store):
+        return None
+    target, source = place(store.position, known), place(copied_by(store).position, known)
+    length = length_of(inner, loop, known)
+    if target is None or source is None or length is None:
+        return None
+    return NestedCopy(store, target, source, inner, length)
 
 
 def named_positions(statements: Sequence[Stmt]) -> dict[str, Affine] | None:

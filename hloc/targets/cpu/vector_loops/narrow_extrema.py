@@ -12,7 +12,7 @@ compute maxima or minima of loaded values.
 from __future__ import annotations
 
 from hloc.kernels import ir
-from hloc.kernels.walks import walk, with_vector_loops
+from hloc.kernels.walks import operation, taken_in, walk, with_vector_loops
 from hloc.machine import Machine
 
 NARROW = ("f16", "bf16")
@@ -65,11 +65,8 @@ def _loop(loop: ir.For, named: dict[str, ir.Expr]) -> tuple[ir.Stmt, ...]:
 
 def _update(s: ir.Assign, named: dict[str, ir.Expr]) -> tuple[str, ir.Load] | None:
     """(op, load) of an accumulator that is updated with the extremum of itself and a loaded value."""
-    value = s.value
-    if not isinstance(value, ir.Apply) or value.op not in EXTREMA or value.type != "f32":
+    term = taken_in(s)
+    if term is None or s.value.type != "f32" or operation(s.value).op not in EXTREMA:
         return None
-    own = ir.Var(s.name, "f32")
-    if own not in value.arguments:
-        return None
-    load = _narrow_load(value.arguments[value.arguments[0] == own], named)
-    return (value.op, load) if load is not None else None
+    load = _narrow_load(term, named)
+    return (operation(s.value).op, load) if load is not None else None

@@ -1,7 +1,7 @@
 """Gives loops over rows their schedules: row by row, several rows at once, a row in each lane, rows as one loop.
 
 In: a lowered Kernel. Out: the kernel with other loops in the place of loops over rows (kernels/schedule/row_nest.py),
-whose VECTOR loops the passes behind this one see.
+whose VECTOR loops the passes behind this one see. Transposing copies stay: they are calls.
 """
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from hloc.kernels.schedule.nest import Refused, most_iterations
 from hloc.kernels.schedule.row_choice import chosen_rows, scheduled_rows
 from hloc.kernels.schedule.row_nest import NOTHING, RowNest, row_nest_of
 from hloc.machine import Machine
+from hloc.targets.c_expressions import ExpressionPrinter
 from hloc.targets.cpu.vector_loops.loop_schedules import with_steps
+from hloc.targets.cpu.vector_loops.transpose_calls import transpose_call
 
 
 def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
@@ -58,7 +60,7 @@ def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...
     found: list[Stmt] = []
     named = {**outer, **{s.name: s.value for s in body if isinstance(s, Let)}}
     for s in body:
-        if not isinstance(s, For) or s.kind != SERIAL:
+        if not isinstance(s, For) or s.kind != SERIAL or transpose_call(s, ExpressionPrinter()) is not None:
             found.append(s)
             continue
         most = most_iterations(s.extent, named)

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine
-from hloc.kernels.ir import SERIAL, VECTOR, Buffer, Expr, For, Store
+from hloc.kernels.ir import SERIAL, VECTOR, Buffer, For
 from hloc.targets.c_expressions import Call, ExpressionPrinter
-from hloc.targets.cpu.vector_loops.copies import copied_by, is_copy, length_of, named_positions, place, pointer
+from hloc.targets.cpu.vector_loops.copies import copied_by, nested_copy, pointer
 
 FUNCTION = "stream_rows"
 
@@ -26,27 +25,16 @@ def far_arrays(buffers: Collection[Buffer], least: int) -> frozenset[str]:
 
 def streaming_store_call(loop: For, far: Collection[str], printer: ExpressionPrinter) -> Call | None:
     """The call for a loop over rows of a tile, each of which is copied to its position in an array of `far`."""
-    inner = loop.body[-1] if loop.body else None
-    if not far or loop.kind != SERIAL or not isinstance(inner, For) or inner.kind != VECTOR or not inner.body:
+    found = nested_copy(loop) if far and loop.kind == SERIAL else None
+    if found is None or found.inner.kind != VECTOR or found.store.buffer not in far:
         return None
-    store, named = inner.body[-1], named_positions((*loop.body[:-1], *inner.body[:-1]))
-    if named is None or not is_copy(store) or store.buffer not in far:
-        return None
-    target, source = place(store.position, named), place(copied_by(store).position, named)
-    count = length_of(inner, loop, named)
-    if target is None or source is None or count is None:
-        return None
-    return _call(store, target, source, loop, inner.name, count, printer)
-
-
-def _call(store: Store, target: Affine, source: Affine, loop: For, inner: str, count: int | Expr,
-          printer: ExpressionPrinter) -> Call | None:
+    inner, target, source = found.inner.name, found.target, found.source
     if target.factor(inner) != 1 or source.factor(inner) != 1:
         return None
-    size = ELEMENT_TYPES[store.value.type].bytes
+    size = ELEMENT_TYPES[found.store.value.type].bytes
     to, start = (pointer(name, form.without(loop.name, inner), printer)
-                 for name, form in ((store.buffer, target), (copied_by(store).buffer, source)))
+                 for name, form in ((found.store.buffer, target), (copied_by(found.store).buffer, source)))
     to_pitch, from_pitch = (form.factor(loop.name) * size for form in (target, source))
-    rows = printer.extent(loop.extent)
+    count = found.length
     length = str(count * size) if isinstance(count, int) else f"({printer.expression(count)}) * {size}"
-    return FUNCTION, start, str(from_pitch), to, str(to_pitch), rows, length
+    return FUNCTION, start, str(from_pitch), to, str(to_pitch), printer.extent(loop.extent), length
