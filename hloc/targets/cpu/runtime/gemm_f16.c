@@ -14,23 +14,12 @@ static void store_f16(const hloc_gemm_args* g, long at, long rows, long columns,
     hloc_narrow_here_f16(tile + i * stride, (hloc_f16*)g->c + at + i * g->c_row, columns);
 }
 
-/* One vector of sums from narrow elements. Uses the compiler's builtins: parsing immintrin.h takes longer than
- * compiling the rest. */
-typedef short hloc_f16_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2)));
-#if defined(__has_builtin) && HLOC_VECTOR_BYTES == 64
-#if __has_builtin(__builtin_ia32_vcvtph2ps512_mask)
-#define HLOC_WIDEN_HALVES(halves) __builtin_ia32_vcvtph2ps512_mask(halves, (hloc_vf32){0}, (unsigned short)-1, 4)
-#endif
-#elif defined(__has_builtin) && HLOC_VECTOR_BYTES == 32 && defined(__F16C__)
-#if __has_builtin(__builtin_ia32_vcvtph2ps256)
-#define HLOC_WIDEN_HALVES(halves) __builtin_ia32_vcvtph2ps256(halves)
-#endif
-#endif
+/* One vector of sums from narrow elements. */
 HLOC_INLINE hloc_vf32 widen_f16(const hloc_f16* p) {
-#if defined(HLOC_WIDEN_HALVES)
-  hloc_f16_halves halves;
-  __builtin_memcpy(&halves, p, sizeof halves);
-  return (hloc_vf32)HLOC_WIDEN_HALVES(halves);
+#if HLOC_VECTOR_BYTES == 64
+  return hloc_widen_sixteen(*(const hloc_sixteen_halves_any*)p);
+#elif HLOC_VECTOR_BYTES == 32 && defined(__F16C__)
+  return hloc_widen_eight(*(const hloc_eight_halves_any*)p);
 #else
   float lane[HLOC_LANES32];
   for (int i = 0; i < HLOC_LANES32; i++) lane[i] = hloc_widen_f16(p[i]);
