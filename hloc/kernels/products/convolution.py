@@ -3,7 +3,8 @@ fusion.
 
 In: a convolution, or a kOutput fusion with one as its hero. Out: the tile; before it a kernel for each operand that is
 not a strided view, unless it is computed while the tile is loaded (prologues.py). Tiny convolutions and those of more
-than three spatial dimensions are plain loops.
+than three spatial dimensions are plain loops; on a CPU also windows of single channels of f64, integers and complex
+numbers.
 
 Tile "convolution". Buffers: "lhs", "rhs", what the epilogue reads, what is written. Parameters (strides in elements;
 tuples per spatial dimension in the order of dim_labels):
@@ -48,8 +49,8 @@ from hloc.kernels.products.size_thresholds import (
 from hloc.machine import Machine
 
 SIDES = ("lhs", "rhs")
-TRANSPOSED_TYPES = ("f32", "bf16", "f16")   # of operands whose library kernels produce sums along positions,
-FEWEST_PLACES = 16                          # if there are at least so many
+FAST_TYPES = ("f32", "bf16", "f16")         # of operands with library kernels of their own, which produce sums along
+FEWEST_PLACES = 16                          # positions, if there are at least so many
 FEW_SPREAD = 16                             # features
 
 
@@ -58,7 +59,8 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     hero = heroes[0]
     numbers: ConvolutionDimensionNumbers = hero.get("dim_labels")
     work = multiply_adds(hero)
-    if len(heroes) != 1 or work <= TINY or len(numbers.output_spatial) > MOST_SPATIAL:
+    of_loops = machine.kind == "cpu" and _is_by_channel(hero) and hero.operands[0].shape.element_type not in FAST_TYPES
+    if len(heroes) != 1 or work <= TINY or len(numbers.output_spatial) > MOST_SPATIAL or of_loops:
         return lower_loop(group, machine)
     small = machine.kind == "cpu" and _as_loops(group, hero)
     if small:
@@ -68,7 +70,7 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     sides = [_access(operands, hero, number, type) for number in range(2)]
     outline = Outline(group)
     product = product_of_images(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
-    is_transposed = machine.kind == "cpu" and type in TRANSPOSED_TYPES and _goes_along_positions(hero)
+    is_transposed = machine.kind == "cpu" and type in FAST_TYPES and _goes_along_positions(hero)
     epilogue = () if stores_itself(outline, hero, type, total) else \
         epilogue_statements(outline, hero, total, product.position() if product else _position(hero, is_transposed))
     made = [_prologue(group, hero, n, side) for n, side in enumerate(sides) if side.argument is None]
@@ -87,6 +89,13 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
                 cost=Cost(moved, 2 * work), origin=group.origin, prologues=tuple(p for p, _ in made))
     call = KernelCall(tile, given)
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
+
+
+def _is_by_channel(hero: Instruction) -> bool:
+    """Whether each channel has a window of its own."""
+    groups, numbers = hero.get("feature_group_count", 1), hero.get("dim_labels")
+    return 1 < groups == hero.shape.dimensions[numbers.output_feature] \
+        and hero.operands[1].shape.dimensions[numbers.kernel_input_feature] == 1
 
 
 def _as_loops(group: Group, hero: Instruction) -> Lowered | None:

@@ -20,11 +20,8 @@ FEW_FEATURES, FEW_PATCH_BYTES = 4, PATCH_BYTES // 8      # of a thread: weights 
 
 
 def generic_plan(c: Convolution, types: tuple[str, str], machine: Machine) -> tuple[Choices, list[Product]]:
-    """No products: each channel has its own window."""
     operand, total = types
     depth, features = c.x_features // c.groups, c.y_features // c.groups
-    if c.groups > 1 and depth == features == 1:
-        return Choices(), []
     product = PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
     factor, row, k = ELEMENT_TYPES[product].bytes, c.groups * c.taps * depth, c.taps * depth
     copies = factor != ELEMENT_TYPES[operand].bytes

@@ -4,18 +4,15 @@
  * HLOC_PRODUCT (the element type of the matmuls of gemm.h with such sums).
  * Out: hloc_conv_<HLOC_GENERIC_CONV> (see conv.h). These macros are undefined again.
  *
- *   depthwise (one input and one output feature per group) -> vectors along the features
- *   anything else -> matmuls: a row of `patches` has all elements that a window reads, one row per output position, one
- *                    part per group. They are copied from a `frame`: the images with their padding, and contiguous
- *                    features. An image that already consists of such rows, or is such a frame, is read in place; so is
- *                    the frame of a window along one dimension, whose rows overlap in memory
+ * They are matmuls: a row of `patches` has all elements that a window reads, one row per output position, one part per
+ * group. They are copied from a `frame`: the images with their padding, and contiguous features. An image that already
+ * consists of such rows, or is such a frame, is read in place; so is the frame of a window along one dimension, whose
+ * rows overlap in memory.
  */
 #define C(name) HLOC_GENERIC_NAME(conv_, HLOC_GENERIC_CONV, _##name)
 #define OPERAND HLOC_GENERIC_NAME(hloc_, HLOC_OPERAND, )
 #define SUM HLOC_GENERIC_NAME(hloc_, HLOC_TOTAL, )
 #define FACTOR HLOC_GENERIC_NAME(hloc_, HLOC_PRODUCT, )
-#define ADD HLOC_GENERIC_NAME(hloc_add_, HLOC_TOTAL, )
-#define MULTIPLY HLOC_GENERIC_NAME(hloc_multiply_, HLOC_TOTAL, )
 
 typedef struct {
   hloc_conv_args c;
@@ -35,69 +32,6 @@ static void C(position_of)(const hloc_conv_args* c, long position, long* batch, 
   *batch = position;
 }
 
-/* The position of x that window position k reads for output position o of dimension d; -1 outside. */
-static long C(read_at)(const hloc_conv_args* c, int d, long o, long k) {
-  long at = o * c->stride[d] - c->pad_low[d] + (c->reversed[d] ? c->window[d] - 1 - k : k) * c->window_dilation[d];
-  if (at < 0 || (c->base_dilation[d] > 1 && at % c->base_dilation[d])) return -1;
-  if (c->base_dilation[d] > 1) at /= c->base_dilation[d];
-  return at < c->x_size[d] ? at : -1;
-}
-
-/* ---- depthwise */
-enum { C(COLUMNS) = 64 };
-
-static void C(put)(const C(work)* w, long position, long row_offset, long column, long columns, const SUM* sums) {
-  const hloc_conv_args* c = &w->c;
-  if (c->epilogue) {
-    c->epilogue(c->epilogue_args, 0, position, w->column_offset + column, 1, columns, sums, columns);
-    return;
-  }
-  SUM* y = (SUM*)c->y + row_offset + column * c->y_c;
-  for (long j = 0; j < columns; j++) y[j * c->y_c] = sums[j];
-}
-static void C(channels)(const C(work)* w, const OPERAND* x, const OPERAND* v, long columns, SUM* sums) {
-  const long x_c = w->c.x_c, w_o = w->c.w_o;
-  if (x_c == 1 && w_o == 1)
-    for (long j = 0; j < columns; j++) {
-      SUM left = x[j], right = v[j];
-      sums[j] = ADD(sums[j], MULTIPLY(left, right));
-    }
-  else
-    for (long j = 0; j < columns; j++) {
-      SUM left = x[j * x_c], right = v[j * w_o];
-      sums[j] = ADD(sums[j], MULTIPLY(left, right));
-    }
-}
-static void C(by_channels)(void* const* args, long begin, long end) {
-  const C(work)* w = (const C(work)*)args;
-  const hloc_conv_args* c = &w->c;
-  for (long position = begin; position < end; position++) {
-    long batch, o[3];
-    C(position_of)(c, position, &batch, o);
-    for (long column = 0; column < c->y_features; column += C(COLUMNS)) {
-      long columns = c->y_features - column < C(COLUMNS) ? c->y_features - column : C(COLUMNS);
-      SUM sums[C(COLUMNS)];
-      for (long j = 0; j < C(COLUMNS); j++) sums[j] = (SUM){0};
-      for (long k0 = 0; k0 < c->window[0]; k0++) {
-        long p0 = C(read_at)(c, 0, o[0], k0);
-        for (long k1 = 0; p0 >= 0 && k1 < c->window[1]; k1++) {
-          long p1 = C(read_at)(c, 1, o[1], k1);
-          for (long k2 = 0; p1 >= 0 && k2 < c->window[2]; k2++) {
-            long p2 = C(read_at)(c, 2, o[2], k2);
-            if (p2 < 0) continue;
-            long at = batch * c->x_n + column * c->x_c + p0 * c->x_s[0] + p1 * c->x_s[1] + p2 * c->x_s[2];
-            long weight = column * c->w_o + k0 * c->w_s[0] + k1 * c->w_s[1] + k2 * c->w_s[2];
-            C(channels)(w, (const OPERAND*)c->x + at, (const OPERAND*)c->w + weight, columns, sums);
-          }
-        }
-      }
-      long offset = batch * c->y_n + o[0] * c->y_s[0] + o[1] * c->y_s[1] + o[2] * c->y_s[2];
-      C(put)(w, position, offset, column, columns, sums);
-    }
-  }
-}
-
-/* ---- products */
 static void C(copy)(const OPERAND* from, long step, long count, FACTOR* to) {
   if (step == 1) for (long i = 0; i < count; i++) to[i] = from[i];
   else for (long i = 0; i < count; i++) to[i] = from[i * step];
@@ -321,9 +255,7 @@ int HLOC_GENERIC_NAME(hloc_conv_, HLOC_GENERIC_CONV, )(const hloc_conv_args* arg
     w.y_step = C(step)(c->batch, c->y_n, c->y_size, c->y_s);
     long positions = c->batch * c->y_size[0] * c->y_size[1] * c->y_size[2];
     if (positions <= 0 || c->y_features <= 0) continue;
-    if (c->feature_groups > 1 && w.depth == 1 && w.features == 1)
-      hloc_parallel(C(by_channels), (void* const*)&w, positions, 16384 / (w.row + 1) + 1);
-    else if (C(by_product)(&w)) return 1;
+    if (C(by_product)(&w)) return 1;
   }
   return 0;
 }
@@ -332,8 +264,6 @@ int HLOC_GENERIC_NAME(hloc_conv_, HLOC_GENERIC_CONV, )(const hloc_conv_args* arg
 #undef OPERAND
 #undef SUM
 #undef FACTOR
-#undef ADD
-#undef MULTIPLY
 #undef HLOC_GENERIC_CONV
 #undef HLOC_OPERAND
 #undef HLOC_TOTAL
