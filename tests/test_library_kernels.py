@@ -63,8 +63,10 @@ def sources_of(body: str, target: Target) -> Sources:
     ("p = f32[4] parameter(0)", []),
     (ATTENTION, ["attention.c"]),
     (ATTENTION + GRADIENT, ["gemm_f32.c"]),                   # the weights are kept for the gradient
-    ("x = f32[8,100] parameter(0) t = (f32[8,5], s32[8,5]) topk(x), k=5, largest=true", []),
-    ("x = f16[8,100] parameter(0) t = (f16[8,5], s32[8,5]) topk(x), k=5, largest=true", []),
+    ("x = f32[8,100] parameter(0) t = (f32[8,5], s32[8,5]) topk(x), k=5, largest=true",
+     ["topk.c:topk_network_f32"]),
+    ("x = f16[8,100] parameter(0) t = (f16[8,5], s32[8,5]) topk(x), k=5, largest=true",
+     ["topk.c:topk_network_f16"]),
     ("x = f32[64,8] parameter(0) y = f32[8,64] parameter(1) "
      "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", []),
     ("x = f32[64,9] parameter(0) y = f32[9,64] parameter(1) "
@@ -114,9 +116,11 @@ LESS = "less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = pred[] com
     ("tiles.fft.PLAN_BYTES", "x = c64[32,60] parameter(0) y = c64[32,60] fft(x), fft_type=FFT, fft_length={60}",
      "hloc_fft_f32_compiled_for_"),
     ("tiles.triangular.tile_rows", "x = f32[64,64] parameter(0) y = f32[64,64] cholesky(x)", "hloc_cholesky_f32_compiled_for_"),
-    ("tiles.sorts.CHUNK", "x = f32[3,5000] parameter(0) y = f32[3,5000] sort(x), dimensions={1}, to_apply=less",
+    ("plans.sorts.CHUNK", "x = f32[3,5000] parameter(0) y = f32[3,5000] sort(x), dimensions={1}, to_apply=less",
      "static assertion failed"),
-], ids=["matmul", "convolution", "attention", "fft", "cholesky", "sort"])
+    ("plans.sorts.CHUNK", "x = f32[3,90] parameter(0) y = (f32[3,5], s32[3,5]) topk(x), k=5, largest=true",
+     "hloc_topk_select_f32_compiled_for_32_24_"),
+], ids=["matmul", "convolution", "attention", "fft", "cholesky", "sort", "topk"])
 def test_plan_for_other_sizes(monkeypatch, assumption, body, message):
     """A plan that assumes other sizes than a library kernel was compiled with is an error when the program is built."""
     other = (lambda machine: 8 if "triangular" not in assumption else 6) if assumption.endswith("rows") else 24

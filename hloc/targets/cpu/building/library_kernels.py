@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hloc.ir import ELEMENT_TYPES
+from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 from hloc.targets.cpu.plans.complex_matmul import PARTS
+from hloc.targets.cpu.plans.sorts import topk_bits
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s16", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
 # Matmuls whose sums have the same bits; of u8 and u16, the low bits that these types keep.
@@ -22,6 +25,9 @@ GENERIC = tuple(f"conv_{type}" for type in (
     "s32", "s64", "u32", "u64", "f64", "c64", "c128", "pred_s32", "s8_s32", "u8_s32", "s16_s32", "u16_s32"))
 PRODUCT_OF = {"u32": "s32", "u64": "s64", "pred_s32": "s8", "s8_s32": "s8", "u8_s32": "s32", "s16_s32": "s16",
               "u16_s32": "s16"}
+# Those of runtime/topk.c that an installation compiles; a program may ask for any type.
+TOPK = tuple(f"topk_{algorithm}_{type}" for type in ("f32", "bf16", "f16", "s32")
+             for algorithm in ("rows", "pieces", "network", "select"))
 ATTENTION_UNITS = {"": "attention.c", "pairs": "attention_pairs.c"}
 # What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
 ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.c", "conv_memory.c"),
@@ -29,7 +35,7 @@ ALGORITHM_UNITS = {"rows": ("conv_rows.c", "conv_tiles.c", "conv.c", "conv_dots.
              "depthwise": ("conv_depthwise.c", "conv_memory.c"),
              "spread": ("gemm_f32.c", "conv_transposed.c", "conv_memory.c"),
              "winograd": ("conv_tiles.c", "conv_winograd.c", "conv_memory.c")}
-ENTRIES = frozenset(["gemm", "conv", "fft", "attention", "cholesky", "trisolve", "transpose"])
+ENTRIES = frozenset(["gemm", "topk", "conv", "fft", "attention", "cholesky", "trisolve", "transpose"])
 
 
 def runtime_units(calls: Iterable[str]) -> list[str]:
@@ -40,6 +46,8 @@ def runtime_units(calls: Iterable[str]) -> list[str]:
 
 def units_of(kind: str, type: str) -> list[str]:
     """The units for hloc_<kind>_<type>."""
+    if kind == "topk":
+        return [f"topk.c:topk_{type}"]
     if kind == "attention":
         return [ATTENTION_UNITS[type]]
     if kind in ("cholesky", "trisolve"):
@@ -64,15 +72,29 @@ def attention_kind(given: Mapping[str, Any], machine: Machine) -> str:
 
 
 def compilation(unit: str) -> tuple[str, tuple[str, ...]]:
-    """The file of a unit, and its macros: those by which runtime/generic.c makes one function, conv_s8_s32 for one."""
+    """The file of a unit, and its macros: those by which runtime/generic.c or topk.c makes one function, conv_s8_s32
+    for one."""
     file, _, function = unit.partition(":")
     if not function:
         return file, ()
-    types = function.removeprefix("conv_")
+    kind, _, types = function.partition("_")
+    if kind == "topk":
+        return file, _topk_macros(types)
     operand, _, total = types.partition("_")
     return file, (
         f"-DHLOC_GENERIC_CONV={types}", f"-DHLOC_OPERAND={operand}", f"-DHLOC_TOTAL={total or operand}",
         f"-DHLOC_PRODUCT={PRODUCT_OF.get(types, types)}")
+
+
+def _topk_macros(function: str) -> tuple[str, ...]:
+    """Those by which runtime/topk.c makes one function, select_bf16 for one."""
+    algorithm, _, type = function.partition("_")
+    wide, bits = computation_type(type), topk_bits(type)
+    row = ELEMENT_TYPES[wide]
+    value = f"hloc_{type}_to_{wide}(x)" if wide != type and row.kind == "float" else "x"
+    key = value if row.kind in ("unsigned", "pred") else f"hloc_sort_key_{wide}({value})"
+    return (f"-DHLOC_GENERIC_TOPK={function}", f"-DHLOC_TOPK_{algorithm.upper()}", f"-DHLOC_TYPE=hloc_{type}",
+            f"-DHLOC_KEY=({key} >> {row.bits - bits})", f"-DHLOC_KEY_BITS={bits}")
 
 
 def generic_conv(operand: str, total: str) -> str:

@@ -1,11 +1,11 @@
 """All library kernels of runtime/, compiled before any program needs them.
 
 In: this machine's compiler and CPU. Out: object files in the package (PREBUILT), under the keys of library_objects.py:
-some 50, 1.5 MB, half a minute of one core. An installation from source makes them (installation.py); if it could
+some 60, 1.7 MB, half a minute of one core. An installation from source makes them (installation.py); if it could
 not, or for another compiler, `hloc precompile` does.
 
-    build_all()         ->   (54, [])       their number, and the compiler's messages for refused ones
-    how_many()          ->   (54, 54)      present, and in total
+    build_all()         ->   (62, [])       their number, and the compiler's messages for refused ones
+    how_many()          ->   (62, 62)      present, and in total
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hloc.errors import BuildError
 from hloc.files import writing
 from hloc.machine import available_cores
 from hloc.targets.cpu.building import toolchain
-from hloc.targets.cpu.building.library_kernels import GENERIC, compilation
+from hloc.targets.cpu.building.library_kernels import GENERIC, TOPK, compilation
 from hloc.targets.cpu.building.library_objects import PREBUILT, identity_of, prebuilt_object, runtime_digest
 from hloc.targets.cpu.building.toolchain import RUNTIME, Toolchain
 from hloc.workers import Workers
@@ -30,8 +30,9 @@ Report = Callable[[str, int, int], None]
 
 def all_library_kernels() -> list[LibraryKernel]:
     """Every file of runtime/, for all types."""
-    files = [path.name for path in sorted(RUNTIME.glob("*.c")) if path.name != "generic.c"]
-    return [compilation(unit) for unit in (*files, *(f"generic.c:{name}" for name in GENERIC))]
+    files = [path.name for path in sorted(RUNTIME.glob("*.c")) if path.name not in ("generic.c", "topk.c")]
+    return [compilation(unit) for unit in (*files, *(f"generic.c:{name}" for name in GENERIC),
+                                           *(f"topk.c:{name}" for name in TOPK))]
 
 
 def build_all(folder: Path = PREBUILT, report: Report = lambda *_: None) -> tuple[int, list[str]]:

@@ -1,7 +1,7 @@
 """How sorts and top-k are computed: which file of runtime/, with which macros, and the scratch memory.
 
-In: a Tile of the library kernel "sort" or "topk". Out: a SortPlan, printed as macros before the file is included. With
-two cores:
+In: a Tile of the library kernel "sort" or "topk". Out: a SortPlan, printed as macros before the file is included, or as
+arguments of runtime/topk.c. With two cores:
 
     sort of f32[20,500]                a sorting network for 16 rows at a time
     sort of s32[1,150000]              pieces of 65,536 elements in parallel, which are then merged
@@ -50,6 +50,18 @@ class SortPlan(NamedTuple):
     scratch: Scratch
     element: int = 0
 
+    @property
+    def algorithm(self) -> str:
+        """Of the library kernels in runtime/topk.c."""
+        return {"sort_select.h": "select", "sort_network.h": "network"}.get(
+            self.header, "pieces" if "BY_PIECES" in self.macros else "rows")
+
+    @property
+    def assumed(self) -> dict[str, int]:
+        """The sizes, by the names of runtime/, that the file must have been written with."""
+        return {"LANES": LANES, "PLACE_BITS": PLACE_BITS} if self.algorithm == "network" else {
+            "CHUNK": CHUNK, "LEAST_RADIX": LEAST_RADIX}
+
 
 def plan_of_sort(tile: Tile, machine: Machine) -> SortPlan:
     """Parameters as in hloc/kernels/library_kernels/sort.py."""
@@ -61,10 +73,14 @@ def plan_of_sort(tile: Tile, machine: Machine) -> SortPlan:
 
 def plan_of_topk(tile: Tile, machine: Machine) -> SortPlan:
     """A sort that keeps the first k."""
-    given, types = dict(tile.parameters), [b.type for b in tile.buffers]
-    bits = ELEMENT_TYPES[computation_type(types[0])].bits if types[0] != "bf16" else 16
+    given, bits = dict(tile.parameters), topk_bits(tile.buffers[0].type)
     selected = _selection(((0, 0, given["k"]),), given["length"], bits)
-    return _plan(given["rows"], given["length"], [types[0], types[2]], bits, selected, machine)
+    return _plan(given["rows"], given["length"], [f"u{bits}", "s32"], bits, selected, machine)
+
+
+def topk_bits(type: str) -> int:
+    """Bits of the key of a top-k: of the type in which values are computed, but for bf16."""
+    return 16 if type == "bf16" else ELEMENT_TYPES[computation_type(type)].bits
 
 
 def _selection(results: tuple, length: int, bits: int) -> Selection | None:
@@ -109,7 +125,7 @@ def _plan(rows: int, length: int, types: list[str], bits: int, selected: Selecti
     if selected and not (network and length <= SHORT_ROW):
         n, threads = selected.candidates, busy_threads(rows, 16384 // length + 1, machine)
         own = aligned(length * word) + aligned(selected.groups * word) + aligned(2 * n * size)
-        macros.update(KEPT=selected.kept, FROM_END=selected.from_end, CANDIDATES=n, GROUPS=selected.groups)
+        macros.update(LENGTH=n, KEPT=selected.kept, FROM_END=selected.from_end, CANDIDATES=n, GROUPS=selected.groups)
         return SortPlan("sort_select.h", macros, Scratch.of(
             own=own + (2 * n * keyed if n > FEW_SORTED else 0), threads=threads), element=size)
     if network:

@@ -2,6 +2,7 @@
 #undef N
 #undef ELEMENT
 #undef HLOC_SORT
+#undef HLOC_SORT_KEPT
 #undef HLOC_SORT_KEY_BITS
 #undef HLOC_SORT_LENGTH
 #undef HLOC_SORT_BY_PIECES

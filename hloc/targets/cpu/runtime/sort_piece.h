@@ -28,7 +28,7 @@
 #if !defined(HLOC_SORT_KEY_BITS)
 #define HLOC_SORT_COUNTS 0
 #elif HLOC_SORT_KEY_BITS > 64 - HLOC_SORT_FEW_BITS
-#if defined(HLOC_SORT_LENGTH) && HLOC_SORT_LENGTH > HLOC_SORT_VERY_FEW && HLOC_SORT_LENGTH <= HLOC_SORT_FEW
+#if !defined(HLOC_SORT_LENGTH) || HLOC_SORT_LENGTH > HLOC_SORT_VERY_FEW && HLOC_SORT_LENGTH <= HLOC_SORT_FEW
 #define HLOC_SORT_COUNTS 1
 #else
 #define HLOC_SORT_COUNTS 0
@@ -199,6 +199,7 @@ static HLOC_WIDE void N(_count_sort)(ELEMENT* data, ELEMENT* spare, long n) {
 
 /* The bytes that a piece needs besides `data` and `spare`. */
 static size_t N(_room)(long n) {
+  if (HLOC_SORT_COUNTS && n <= HLOC_SORT_FEW) return 0;
 #if defined(HLOC_SORT_RADIX)
   if (n >= HLOC_SORT_LEAST_RADIX) return 2 * n * sizeof(N(_keyed));
 #endif

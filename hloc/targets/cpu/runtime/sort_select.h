@@ -3,7 +3,8 @@
  *
  * In: what sort.h says, with HLOC_SORT_KEY_BITS; HLOC_SORT_KEPT, the number of elements selected of each row (at most
  * an eighth of it), and HLOC_SORT_FROM_END, 0 for the first ones, 1 for the last ones; HLOC_SORT_GROUPS of a row, and
- * HLOC_SORT_CANDIDATES, the most that are sorted (hloc/targets/cpu/plans/sorts.py).
+ * HLOC_SORT_CANDIDATES, the most that are sorted (hloc/targets/cpu/plans/sorts.py): expressions, which may
+ * read `args`. HLOC_SORT_LENGTH, if it is known, is of the candidates.
  * Out: static int N(void* const* args, long rows, long n), as there, but N_put is called only for the selected
  * elements. It undefines the same, and these.
  *
@@ -17,15 +18,9 @@
 #define HLOC_SORT_BLOCK 64
 #endif
 
-#undef HLOC_SORT_LENGTH
-#define HLOC_SORT_LENGTH HLOC_SORT_CANDIDATES
 #include "sort_piece.h"
 
-enum {
-  N(_KEPT) = HLOC_SORT_KEPT,
-  N(_ROOM) = HLOC_SORT_LENGTH,
-  N(_GROUPS) = HLOC_SORT_GROUPS
-};
+typedef struct { long kept, room, groups; } N(_sizes);
 
 static inline N(_word) N(_rank)(void* const* args, long row, long i) {
   ELEMENT e;
@@ -62,14 +57,14 @@ static N(_word) N(_kth)(const N(_word)* ranks, long n, long k) {
 }
 
 /* A rank that no selected element exceeds; lowest: memory for one rank of every group. */
-static HLOC_WIDE N(_word) N(_bound)(const N(_word)* ranks, long n, N(_word)* lowest) {
-  memcpy(lowest, ranks, N(_GROUPS) * sizeof *ranks);
-  for (long first = N(_GROUPS); first < n; first += N(_GROUPS)) {
+static HLOC_WIDE N(_word) N(_bound)(const N(_word)* ranks, long n, N(_sizes) sizes, N(_word)* lowest) {
+  memcpy(lowest, ranks, sizes.groups * sizeof *ranks);
+  for (long first = sizes.groups; first < n; first += sizes.groups) {
     const N(_word)* own = ranks + first;
-    const long count = n - first < N(_GROUPS) ? n - first : N(_GROUPS);
+    const long count = n - first < sizes.groups ? n - first : sizes.groups;
     for (long g = 0; g < count; g++) lowest[g] = own[g] < lowest[g] ? own[g] : lowest[g];
   }
-  return N(_kth)(lowest, N(_GROUPS), N(_KEPT));
+  return N(_kth)(lowest, sizes.groups, sizes.kept);
 }
 
 static HLOC_WIDE int N(_has_any)(const N(_word)* ranks, long count, N(_word) bound) {
@@ -78,8 +73,9 @@ static HLOC_WIDE int N(_has_any)(const N(_word)* ranks, long count, N(_word) bou
   return any;
 }
 
-/* Elements up to a rank; of those with that rank only `taken` after the first `skipped` ones; `some`: not all. */
-typedef struct { N(_word) rank; int some; long skipped, taken; } N(_limit);
+/* Elements up to a rank, `room` at most; of those with that rank only `taken` after the first `skipped` ones; `some`:
+ * not all. */
+typedef struct { N(_word) rank; int some; long skipped, taken, room; } N(_limit);
 
 /* The positions from first to last - 1 of ranks up to this one: without branches, which would be unpredictable. */
 static long N(_places)(const N(_word)* ranks, long first, long last, N(_word) rank, long* places) {
@@ -101,7 +97,7 @@ static long N(_collect)(void* const* args, long row, long n, const N(_word)* ran
     const N(_word) rank = limit.rank - past;
     if (!N(_has_any)(ranks + first, last - first, rank)) continue;
     const long count = N(_places)(ranks, first, last, rank, places);
-    if (!limit.some && found + count > N(_ROOM)) return -1;
+    if (!limit.some && found + count > limit.room) return -1;
     for (long c = 0; c < count; c++) {
       if (limit.some && ranks[places[c]] == limit.rank) {
         const long before = equals++;
@@ -114,51 +110,51 @@ static long N(_collect)(void* const* args, long row, long n, const N(_word)* ran
 }
 
 /* Exactly the selected elements, whatever the number of equals of the last one; `rank`: at least the last one's. */
-static N(_limit) N(_exact_limit)(const N(_word)* ranks, long n, N(_word) rank) {
+static N(_limit) N(_exact_limit)(const N(_word)* ranks, long n, long kept, N(_word) rank) {
   long below = N(_below)(ranks, n, rank), equals = 0;
-  if (below >= N(_KEPT)) {
-    rank = N(_kth)(ranks, n, N(_KEPT));
+  if (below >= kept) {
+    rank = N(_kth)(ranks, n, kept);
     below = N(_below)(ranks, n, rank);
   }
   for (long i = 0; i < n; i++) equals += ranks[i] == rank;
-  const long taken = N(_KEPT) - below;
-  return (N(_limit)){rank, 1, HLOC_SORT_FROM_END ? equals - taken : 0, taken};
+  const long taken = kept - below;
+  return (N(_limit)){rank, 1, HLOC_SORT_FROM_END ? equals - taken : 0, taken, kept};
 }
 
-typedef struct { void* const* args; long n; int failed; } N(_work);
+typedef struct { void* const* args; long n; N(_sizes) sizes; int failed; } N(_work);
 
 /* Bytes of ranks, rounded up to whole cache lines. */
 static size_t N(_rank_bytes)(long count) { return (count * sizeof(N(_word)) + 63) / 64 * 64; }
 
 static void N(_select_rows)(void* const* work, long begin, long end) {
   N(_work)* w = (N(_work)*)work;
-  const long n = w->n;
-  const size_t data_bytes = (2 * N(_ROOM) * sizeof(ELEMENT) + 63) / 64 * 64;
-  const size_t rank_bytes = N(_rank_bytes)(n), group_bytes = N(_rank_bytes)(N(_GROUPS));
-  char* memory = hloc_own_scratch(rank_bytes + group_bytes + data_bytes + N(_room)(N(_ROOM)), &w->failed);
+  const N(_sizes) sizes = w->sizes;
+  const long n = w->n, kept = sizes.kept;
+  const size_t data_bytes = (2 * sizes.room * sizeof(ELEMENT) + 63) / 64 * 64;
+  const size_t rank_bytes = N(_rank_bytes)(n), group_bytes = N(_rank_bytes)(sizes.groups);
+  char* memory = hloc_own_scratch(rank_bytes + group_bytes + data_bytes + N(_room)(sizes.room), &w->failed);
   if (!memory) return;
   N(_word)* ranks = (N(_word)*)memory;
   N(_word)* lowest = (N(_word)*)(memory + rank_bytes);
   ELEMENT* data = (ELEMENT*)(memory + rank_bytes + group_bytes);
   for (long row = begin; row < end; row++) {
     N(_rank_all)(w->args, row, n, ranks);
-    const N(_word) bound = N(_bound)(ranks, n, lowest);
-    long found = N(_collect)(w->args, row, n, ranks, (N(_limit)){.rank = bound}, data);
-    if (found < 0) found = N(_collect)(w->args, row, n, ranks, N(_exact_limit)(ranks, n, bound), data);
-    N(_sort_piece)(data, data + N(_ROOM), (char*)data + data_bytes, found);
-    const long from = HLOC_SORT_FROM_END ? found - N(_KEPT) : 0, to = HLOC_SORT_FROM_END ? n - N(_KEPT) : 0;
-    for (long i = 0; i < N(_KEPT); i++) N(_put)(w->args, row, to + i, data + from + i);
+    const N(_word) bound = N(_bound)(ranks, n, sizes, lowest);
+    long found = N(_collect)(w->args, row, n, ranks, (N(_limit)){.rank = bound, .room = sizes.room}, data);
+    if (found < 0) found = N(_collect)(w->args, row, n, ranks, N(_exact_limit)(ranks, n, kept, bound), data);
+    N(_sort_piece)(data, data + sizes.room, (char*)data + data_bytes, found);
+    const long from = HLOC_SORT_FROM_END ? found - kept : 0, to = HLOC_SORT_FROM_END ? n - kept : 0;
+    for (long i = 0; i < kept; i++) N(_put)(w->args, row, to + i, data + from + i);
   }
 }
 
 static __attribute__((unused)) int HLOC_SORT(void* const* args, long rows, long n) {
-  N(_work) w = {.args = args, .n = n};
+  N(_work) w = {.args = args, .n = n, .sizes = {HLOC_SORT_KEPT, HLOC_SORT_CANDIDATES, HLOC_SORT_GROUPS}};
   if (rows <= 0) return 0;
   hloc_parallel(N(_select_rows), (void* const*)&w, rows, 16384 / n + 1);
   return w.failed;
 }
 
-#undef HLOC_SORT_KEPT
 #undef HLOC_SORT_FROM_END
 #undef HLOC_SORT_GROUPS
 #undef HLOC_SORT_CANDIDATES

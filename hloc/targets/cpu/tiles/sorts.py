@@ -2,29 +2,26 @@
 
 A comparator that compares one function of the two elements becomes a key for the radix sort, or for the sorting network
 of many short rows at a time (runtime/sort_network.h). Any other comparator is called. With a key the first or last
-elements of rows are selected without sorting the rest (runtime/sort_select.h).
+elements of rows are selected without sorting the rest (runtime/sort_select.h). Top-k is a library kernel of each type.
 
     sort of f32 rows, ascending  ->  struct k2_sort_element {float v0;}, k2_sort_key, k2_sort_get, k2_sort_put, k2
 """
 from __future__ import annotations
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import Expr, Tile, Var
-from hloc.kernels.scalars import computation_type, is_narrow, widen
+from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.plans.sorts import (
-    CHUNK,
-    LANES,
-    LEAST_RADIX,
-    PLACE_BITS,
     SortPlan,
     is_keyed,
     plan_of_sort,
     plan_of_topk,
+    topk_bits,
     unused_bits,
 )
+from hloc.targets.cpu.tiles.library_calls import fields_text, fits, library_function
 from hloc.targets.printer import C, StatementPrinter, comment
 
 
@@ -64,23 +61,14 @@ def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: in
 
 
 def topk(tile: Tile, name: str, machine: Machine) -> CFunction:
-    """A keyed sort of (value, position) that writes the first k."""
-    given = dict(tile.parameters)
-    rows, length, k, largest = (given[key] for key in ("rows", "length", "k", "largest"))
-    type, positions, plan = tile.buffers[0].type, tile.buffers[2].type, plan_of_topk(tile, machine)
-    s, t, p = f"{name}_sort", c_type(type), c_type(positions)
-    get = [f"out->v0 = ((const {t} *)buffers[0])[at];", f"out->v1 = ({p})i;"]
-    put = [f"if (i < {k}) (({t} *)buffers[1])[row * {k}L + i] = e->v0;",
-           f"if (i < {k}) (({p} *)buffers[2])[row * {k}L + i] = e->v1;", "(void)at;"]
-    order = ("descending" if largest else "ascending") + " total"
-    less = (f"static inline int {s}_less(const {s}_element *a, const {s}_element *b) "
-            f"{{ return {s}_key(a) < {s}_key(b); }}")
-    printer, headers = StatementPrinter(C), ["sort_keys.h", plan.header]
-    return c_function(name, [
-        *comment(tile.origin), _element(s, [type, positions]), *_key(s, type, order, printer), less,
-        _access(s, "get", "element *out", f"row * {length}L + i", get),
-        _access(s, "put", "element *e", f"row * {length}L + i", put),
-        *_instance(name, s, rows, length, plan)], printer, headers=headers, origin=tile.origin)
+    """A call of runtime/topk.c, which is compiled for the type and the algorithm."""
+    given, type, plan = dict(tile.parameters), tile.buffers[0].type, plan_of_topk(tile, machine)
+    kernel = f"topk_{plan.algorithm}_{type}"
+    fields = fields_text(rows=given["rows"], n=given["length"], kept=given["k"], largest=given["largest"],
+                         candidates=plan.macros.get("CANDIDATES", 0), groups=plan.macros.get("GROUPS", 0))
+    facts = [f"  HLOC_DECLARE_TOPK({kernel})", fits(kernel, topk_bits(type), *plan.assumed.values()),
+             f"  const hloc_topk_args args = {{buffers, {fields}}};"]
+    return library_function(tile, name, "topk.h", facts, (kernel, "&args"))
 
 
 def _element(s: str, types: list[str]) -> str:
@@ -108,12 +96,6 @@ def _function_key(s: str, key: tuple, printer: StatementPrinter) -> list[str]:
     return _key_function(s, order, body, printer.expression(result), result.type, unused_bits(key), printer)
 
 
-def _key(s: str, type: str, order: str, printer: StatementPrinter) -> list[str]:
-    """The key if the first operand's value is compared unchanged."""
-    return _key_function(s, order, "", printer.expression(_wide(Var("e->v0", type))), computation_type(type),
-                         16 if type == "bf16" else 0, printer)
-
-
 def _key_function(s: str, order: str, body: str, value: str, wide: str, unused: int,
                   printer: StatementPrinter) -> list[str]:
     """unused: the number of lowest bits of a value that are always zero."""
@@ -128,10 +110,6 @@ def _key_function(s: str, order: str, body: str, value: str, wide: str, unused: 
             *([body] if body else []), f"  return {key};", "}", f"#define HLOC_SORT_KEY_BITS {bits}"]
 
 
-def _wide(value: Var) -> Expr:
-    return widen(value) if is_narrow(value.type) else value
-
-
 def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> str:
     const = "const " if verb == "put" else ""
     return "\n".join([
@@ -141,10 +119,8 @@ def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> st
 
 def _instance(name: str, s: str, rows: int, length: int, plan: SortPlan) -> list[str]:
     macros = [f"#define HLOC_SORT_{macro} {int(value)}" for macro, value in plan.macros.items()]
-    assumed = {"LANES": LANES, "PLACE_BITS": PLACE_BITS} if plan.header == "sort_network.h" else {
-        "CHUNK": CHUNK, "LEAST_RADIX": LEAST_RADIX}
     sizes = " && ".join([f"sizeof({s}_element) == {plan.element}", *(
-        f"HLOC_SORT_{name} == {size}" for name, size in assumed.items())])
+        f"HLOC_SORT_{name} == {size}" for name, size in plan.assumed.items())])
     return [f"#define HLOC_SORT {s}", *macros, *includes([plan.header]),
             f'_Static_assert({sizes}, "the plan of {s} is for other sizes");',
             "extern _Thread_local int hloc_out_of_memory;", f"void {name}(void *const *buffers) {{",
