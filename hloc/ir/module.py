@@ -216,8 +216,11 @@ def reachable_computations(entry: Computation) -> list[Computation]:
 
 def _callees(computation: Computation) -> Iterator[Computation]:
     for instruction in computation.instructions:
-        for value in instruction.attributes.values():       # most have no computation: check before building lists
-            if type(value) is Computation or (type(value) is tuple and value and type(value[0]) is Computation):
+        if not instruction.attributes:                      # most have no computation: check before building lists
+            continue
+        for value in instruction.attributes.values():
+            kind = type(value)
+            if kind is Computation or kind is tuple and value and type(value[0]) is Computation:
                 yield from instruction.called_computations
                 break
 

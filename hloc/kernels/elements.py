@@ -118,15 +118,16 @@ class Elements:
             builder.operations += 1
             builder.work += max(1.0, cost / COUNTED_TOGETHER)
             builder.is_costly |= cost >= COSTLY
-            value = self._outer_arguments(value)
             level = builder.level(value)
+            outer = self._outer_arguments(value, level)
+            if outer is not value:
+                value, level = outer, builder.level(outer)
             shared = self.uses.get(instruction, 1) > 1
             if shared or builder.home(level) is not builder.block or size_of(value) > LARGEST_INLINE:
                 value = builder.let(value)
         if self.depth == 0:
             self._note(value, instruction)
-        level = builder.level(value)
-        builder.home(level).memo[self.serial, instruction, index] = value
+        builder.home(builder.level(value)).memo[self.serial, instruction, index] = value
         return value
 
     def _note(self, value: Expr, instruction: Instruction) -> None:
@@ -134,21 +135,20 @@ class Elements:
         if isinstance(value, Var):
             self.builder.made.setdefault(value.name, instruction.name)
 
-    def _outer_arguments(self, value: Expr) -> Expr:
-        """Bind arguments that belong to an outer loop there."""
+    def _outer_arguments(self, value: Expr, depth: int) -> Expr:
+        """Bind arguments that belong to an outer loop there. depth: the level of the value."""
         if not isinstance(value, Apply):
             return value
-        depth = self.builder.level(value)
         arguments = tuple(self._outer(a, depth) for a in value.arguments)
         return value if arguments == value.arguments else value._replace(arguments=arguments)
 
     def _outer(self, argument: Expr, depth: int) -> Expr:
         if argument.type == INDEX or not isinstance(argument, (Apply, Load)):
             return argument
-        home = self.builder.home
-        if home(self.builder.level(argument)) is not home(depth):
+        home, level = self.builder.home, self.builder.level(argument)
+        if home(level) is not home(depth):
             return self.builder.let(argument)
-        return self._outer_arguments(argument) if _is_conversion(argument) else argument
+        return self._outer_arguments(argument, level) if _is_conversion(argument) else argument
 
     # -- for rules ---------------------------------------------------------------------------------------------------
 

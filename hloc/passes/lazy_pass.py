@@ -25,7 +25,7 @@ class LazyPass:
         self.__name__, self.opcodes = name, frozenset(opcodes)
 
     def __call__(self, module: Module, context: PassContext) -> bool:
-        if self.opcodes and not any(i.opcode in self.opcodes for i in module.instructions()):
+        if self.opcodes and self.opcodes.isdisjoint([i.opcode for c in module.computations for i in c.instructions]):
             return False
         return self.function(module, context)
 
