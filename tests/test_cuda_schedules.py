@@ -93,7 +93,6 @@ def kernel_of(name: str, number: int = 0) -> Kernel:
     ("cuda/cache_read", "bind(i0,block) cache_read(in9) bind(row,lane)", "in9 is no buffer"),
     ("cuda/cache_read", "bind(i0,block) cache_read(out0) bind(row,lane)", "read once, or at other places: out0"),
     ("cuda/cache_read", "bind(row,lane) bind(i0,lane)", "lanes share rows of warps or blocks"),
-    ("kernels/reduce", "bind(i0,block) threads(1024) bind(row,lane)", "most lanes would have no iteration"),
     ("cuda/transposes", "split(d1,32) split(d0,64) bind(d1o,block) bind(d0o,block) cache_read(in0) bind(d1i,lane) "
                         "bind(d0i,lane)", "tiles are squares, not 32 by 64"),
     ("cuda/transposes", "split(d1,32) split(d0,32) bind(d1o,block) bind(d0o,block) bind(d1i,lane) bind(d0i,lane)",

@@ -9,7 +9,6 @@ fits into registers. Any other Local of a row is in shared memory.
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import Affine, affine, forms, injective, of_names
-from hloc.kernels.schedule.nest import most_iterations
 from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
 
@@ -74,11 +72,6 @@ class Rows:
                 yield from self.row_level(s.then + s.otherwise)
             elif id(s) not in self.spreads and (body := getattr(s, "body", None)) is not None:
                 yield from self.row_level(body)
-
-    def lengths(self) -> list[int]:
-        """The most iterations of each distributed loop; 0: unknown."""
-        named = {s.name: s.value for s in self.row_level(self.body) if isinstance(s, ir.Let)}
-        return [math.prod(most_iterations(n, named) for _, n in s.counters) for s in self.spreads.values()]
 
     def _spread(self, loop: ir.For) -> Spread | None:
         """The deepest loop nest from this loop on with independent iterations, as one loop; None if there is none."""

@@ -63,8 +63,6 @@ def team_kernel(kernel: ir.Kernel, lanes: int, teams: int, gpu: Machine) -> Team
         raise Refused("the lanes of a warp find updates together")
     if rows.joins and teams > 1:
         raise Refused("blocks join their results")
-    if lanes > WARP and not rows.locals and not rows.joins and all(0 < n <= lanes // 2 for n in rows.lengths()):
-        raise Refused("most lanes would have no iteration")
     if rows.shared_bytes() and (lanes == WARP or teams > 1):
         raise Refused("a block shares the arrays of a row")
     if lanes < LARGEST_BLOCK and sum(registers(s.type, s.size, lanes) for s in rows.placed("split")) > REGISTERS:
