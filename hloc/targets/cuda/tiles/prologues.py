@@ -23,12 +23,13 @@ from hloc.ir.narrowing import all_known
 from hloc.kernels.ir import INDEX, SUM, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
 from hloc.kernels.walks import expressions, parts, replaced, with_expressions
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
+from hloc.targets.cuda.loops.printing import HALVES, rounds_to_half
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 VECTOR_BYTES, MOST_LOADED = 16, 64      # bytes that a thread computes at once; of one array loaded for them
 VECTORS = (16, 8, 4, 2, 1)
 FREE, DEPTH = "row", "depth"
-HALVES, BYTES = ("bf16", "f16"), ("s8", "u8")
+BYTES = ("s8", "u8")
 LANE = Var("lane", INDEX)
 PLACE = "long outer, long inner, long row, long depth"
 
@@ -220,7 +221,7 @@ def _print_make(printer: StatementPrinter, found: Computed, places: Mapping[Load
     """Bytes become f32 all at once, and what is rounded to two bytes is rounded in pairs: single ones take instructions
     of a quarter of the rate, and more to put them together."""
     given, pack = found.prologue, f"hloc_pack<{type}, {found.vector}>"
-    half = given.type if given.type in HALVES and _is_rounded(given.value) and found.vector > 1 else ""
+    half = given.type if found.vector > 1 and rounds_to_half(given.value) else ""
     printer.line(1, f"HLOC_MEMBER {pack} make(const Read &read, {PLACE}) const {{")
     printer.line(2, f"float made[{found.vector}];" if half else f"{pack} made;")
     values: dict[Expr, Expr] = {}
@@ -243,10 +244,6 @@ def _print_make(printer: StatementPrinter, found: Computed, places: Mapping[Load
                  f"return hloc_rounded_all_{half}(made);" if half else "return made;"):
         printer.line(2, line)
     printer.line(1, "}")
-
-
-def _is_rounded(value: Expr) -> bool:
-    return isinstance(value, Apply) and value.op == "convert" and value.arguments[0].type == "f32"
 
 
 def exact(expr: Expr) -> Expr:
