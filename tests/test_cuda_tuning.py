@@ -147,6 +147,14 @@ def test_what_counts_as_the_same_result(type, actual, expected, same):
     assert measure.agree(*(np.array(v).astype(numpy_dtype(type)) for v in (actual, expected)), type) == same
 
 
+@pytest.mark.parametrize("type, least", [("f8e4m3fn", measure.F8_ERROR), ("bf16", 0)])
+def test_sums_of_few_bits(type, least):
+    """wgmma adds products of f8 with 14 bits: results of 4,096 products lay 2e-4 apart on an H200."""
+    text = SMALL.replace("f32[40,40] parameter", f"{type}[40,40] parameter")
+    assert measure.rounding_of(tile_of(text)) == least
+    assert measure.agree(np.float32([1, 1.0004]), np.float32([1, 1]), "f32", least) == bool(least)
+
+
 def test_large_results_are_compared_as_a_whole():
     """Block by block: what lies apart in one block is weighed against the largest number of all."""
     expected = np.full((3, measure.BLOCK), 0.001, np.float32)
