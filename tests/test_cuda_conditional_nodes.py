@@ -135,14 +135,21 @@ def runs_by_the_host(backend) -> None:
     backend.close()
 
 
-def test_the_host_decides_unless_it_is_asked_for(monkeypatch):
+def test_settings(monkeypatch):
     for name, value in (("HLOC_CUDA_CONDITIONAL", "off"), ("HLOC_CUDA_GRAPHS", "off")):
         with monkeypatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("error")
             patch.setenv(name, value)
             runs_by_the_host(backend_of(sources_of(LOOP)))
     monkeypatch.delenv("HLOC_CUDA_CONDITIONAL")
-    runs_by_the_host(backend_of(sources_of(LOOP)))
+    before, backend = driver.ConditionalNode.launched, backend_of(sources_of(LOOP))
+    run_all(backend)
+    assert driver.ConditionalNode.launched > before
+    backend.close()
+    monkeypatch.setattr(driver.DEVICE, "driver", 12070)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runs_by_the_host(backend_of(sources_of(LOOP)))
 
 
 def test_an_older_driver(monkeypatch):
@@ -170,17 +177,18 @@ def test_the_choice_by_cost():
         (found,) = rounds.rounds_of(program._replace(steps=(WhileLoop((launch,), ref, steps),)), lambda _: early)
         return found
     short, long, inner = choice(launch), choice(*[launch] * 200), choice(launch, Branch(ref, "pred", ((launch,), ())))
-    assert short.by_device and short.device_us == pytest.approx(rounds.NODE_US + 2 * rounds.GAIN_US)
-    assert not long.by_device and choice(*[launch] * 200, early=0).by_device
+    kernel = rounds.IN_NODE_US + rounds.GAIN_US
+    assert short.by_device and short.device_us == pytest.approx(rounds.NODE_US + 2 * kernel)
+    assert not long.by_device and choice(*[launch] * 20, early=0).by_device
     assert inner.host_us == 2 * short.host_us
-    assert "; the host decides" in long.in_words and "HLOC_CUDA_CONDITIONAL=on" in short.in_words
+    assert "; the host decides" in long.in_words and "; such a node" in short.in_words
     meets = WhileLoop((launch,), ref, (Collective(0, "all-reduce", False, (), (), (), (), ()),), by_device=True)
     deeper = meets._replace(body=(WhileLoop((), None, meets.body, 2),))
     assert graphs.nodes_of(meets, True) is graphs.nodes_of(deeper, True) is None and graphs.nodes_of(meets._replace(body=(launch,)), True) == 6
     called = choice(launch, HostCall("f", (), ()))
     assert not called.by_device and called.in_words.endswith("as it must: its body has host call 'f'")
     counted = WhileLoop((), None, (launch,), 10)
-    assert choice(counted).device_us == pytest.approx(rounds.NODE_US + 11 * rounds.GAIN_US)
+    assert choice(counted).device_us == pytest.approx(rounds.NODE_US + 11 * kernel)
     whole = program._replace(steps=(WhileLoop((launch,), ref, (HostCall("f", (), ()), Branch(ref, "s32", ((launch,),)))),))
     (outer,) = rounds.decided(whole, lambda _: 1).steps
     assert not outer.by_device and outer.body[1].by_device
@@ -190,8 +198,8 @@ def test_what_explain_says():
     times = gpu_times(api.load(LOOP), GPUS["h200"])
     (told,) = times.rounds
     assert times.graphs.endswith("beside a loop whose number of rounds is not known")
-    assert re.fullmatch(r"while\.\d+: beside its kernels a round takes 27\.0 us if the host decides, \d\.\d us as a conditional "
-                        r"node of a graph; such a node with HLOC_CUDA_CONDITIONAL=on", told.in_words)
+    assert re.fullmatch(r"while\.\d+: beside its kernels a round takes 11\.0 us if the host decides, \d\.\d us as a conditional "
+                        r"node of a graph; such a node", told.in_words)
 
 
 # -- faults that are planted -------------------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ reads a number, or the device, by a conditional node of a CUDA graph (execution/
 In: a plan, and how many kernels of each launch start early. Out: for each such loop or branch the predicted
 microseconds of a round (or choice) beside its kernels, either way; the plan with by_device where the device is cheaper.
 
-    rounds_of(program, early)   ->  [Round(loop, host_us=27.0, device_us=6.6, only_host="")]
+    rounds_of(program, early)   ->  [Round(loop, host_us=11.0, device_us=6.4, only_host="")]
     decided(program, early)     ->  the program; its loop says by_device
 
-Kernels of a body that is part of a node do not start early; so the host is cheaper for a body of many small kernels.
+Kernels of a body that is part of a node start later, and none of them early; so the host is cheaper for a body of many
+small kernels.
 """
 from __future__ import annotations
 
@@ -19,13 +20,9 @@ from hloc.kernels.plan import Branch, Collective, HostCall, Launch, Program, Ste
 from hloc.targets.cuda.early_start import GAIN_US
 from hloc.targets.cuda.execution.graphs import MOST_NODES, bodies_of, nodes_of
 
-# Of the host, on a machine with an H200: it starts a graph (12 us and 36 us for one of 500 kernels were measured, in
-# two runs), asks for a copy of the number and waits (5 us and 12 us a call through PyCUDA); the bus takes 5 us, which
-# was not measured. These are the smaller figures.
-HOST_US = 12 + 2 * 5 + 5
-# Of the device, not measured: the kernel that sets the value takes what the start of a kernel does in a graph (1.1 us),
-# the node itself is taken for 5 us. `make gpu` measures both ways (section new).
-NODE_US = 1.1 + 5
+# Measured on an H200 with loops of 1, 8 and 64 kernels and a counter, by the host 11.8, 19.9 and 63.4 us a round, by the
+# device 7.1, 16.3 and 86.9 (`make gpu`, section new). A kernel in a node takes IN_NODE_US more than one in a graph.
+HOST_US, NODE_US, IN_NODE_US = 11.0, 5.9, 0.17
 
 Decided = Union[WhileLoop, Branch]
 Early = Callable[[Launch], int]         # how many kernels of a launch start early
@@ -52,7 +49,7 @@ class Round(NamedTuple):
         if self.only_host:
             return f"{start}, as it must: {self.only_host}"
         return f"{start}, {self.device_us:,.1f} us as a conditional node of a graph; " \
-            f"{'such a node with HLOC_CUDA_CONDITIONAL=on' if self.by_device else 'the host decides'}"
+            f"{'such a node' if self.by_device else 'the host decides'}"
 
 
 def rounds_of(program: Program, early: Early) -> list[Round]:
@@ -102,20 +99,20 @@ def _with_nodes(step: Step) -> Step:
 
 def _round(step: Decided, program: Program, early: Early) -> Round:
     inside = step.branches if isinstance(step, Branch) else (step.condition + step.body,)
-    choices, lost = 1, 0
+    choices, lost = 1, 0.0
     for body in inside:
         count, own = _counted(body, early)
         choices, lost = max(choices, count + 1), max(lost, own)
-    return Round(step, HOST_US * choices, NODE_US * choices + GAIN_US * lost, _obstacle(step, program))
+    return Round(step, HOST_US * choices, NODE_US * choices + lost, _obstacle(step, program))
 
 
-def _counted(steps: Sequence[Step], early: Early) -> tuple[int, int]:
-    """Loops and branches that are decided, and kernels that start early; those of loops whose number of rounds is not
-    known once, of a branch those of all its cases."""
-    choices = lost = 0
+def _counted(steps: Sequence[Step], early: Early) -> tuple[int, float]:
+    """Loops and branches that are decided, and microseconds that kernels take more in a node; those of loops whose
+    number of rounds is not known once, of a branch those of all its cases."""
+    choices, lost = 0, 0.0
     for step in steps:
         if isinstance(step, Launch):
-            lost += early(step)
+            lost += IN_NODE_US + GAIN_US * early(step)
         elif isinstance(step, (WhileLoop, Branch)):
             trips = step.trip_count if isinstance(step, WhileLoop) else None
             body = bodies_of(step) if isinstance(step, Branch) else (*step.condition, *step.body)

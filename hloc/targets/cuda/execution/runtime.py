@@ -11,8 +11,8 @@ The first run waits after every kernel, so that a fault is reported with the ker
 run on, consecutive steps that do not need the host are CUDA graphs (graphs.py), in which small kernels start early
 (early_start.py). HLOC_CUDA_GRAPHS=off disables graphs; HLOC_CUDA_EARLY_START=off disables early starts;
 HLOC_CUDA_WAIT=on waits after every kernel of every run. A run with a clock (step_clock.py) also has no graphs.
-Loops whose number of rounds is not known, and branches, are decided by the host; with HLOC_CUDA_CONDITIONAL=on, where
-the plan says so, by the device (recording.py).
+Loops whose number of rounds is not known, and branches, are decided by the device where the plan says so and the driver
+can (recording.py), else by the host. HLOC_CUDA_CONDITIONAL=off: always by the host; =on: warns if the driver cannot.
 """
 from __future__ import annotations
 
@@ -102,9 +102,10 @@ class CudaBackend(Loaded):
                                            lambda ref: this.address(ref), table, self.host)
 
     def _load_nodes(self) -> None:
-        """Prepares conditional nodes, if they are asked for. Warns if they cannot be made: then the host decides."""
-        if self.use_graphs and os.environ.get("HLOC_CUDA_CONDITIONAL", "off") == "on" and \
-                (why := self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)):
+        """Prepares conditional nodes. If they cannot be made, the host decides: with a warning if they were asked for."""
+        setting = os.environ.get("HLOC_CUDA_CONDITIONAL", "auto")
+        if self.use_graphs and setting != "off" and \
+                (why := self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)) and setting == "on":
             warnings.warn(f"the host decides how loops of {self.packed.name} go on: {why}", RuntimeWarning, 2)
 
     def close(self) -> None:
