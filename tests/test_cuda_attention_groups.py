@@ -129,7 +129,7 @@ NEVER = "a barrier that some threads never reach"
     ("    tiles.queries.done(0);\n", "", NEVER),
     ("tiles.steps.done(FIRST ? 1 : 2);", "tiles.steps.done(FIRST ? 1 : 1);", f"still reads|nothing has written|more arrivals|{NEVER}"),
     ("hloc_wgmma_wait<FIRST ? 0 : 1>();", "hloc_wgmma_wait<1>();", "still reads"),
-    ("    hloc_wgmma_wait<0>();\n    tiles.steps.done(1);\n  }", "    tiles.steps.done(1);\n  }", "still reads"),
+    ("    hloc_wgmma_wait<0>();\n    tiles.steps.done(1);\n  };", "    tiles.steps.done(1);\n  };", "still reads"),
     ("steps.begin(VALUE_BYTES);", "steps.begin(VALUE_BYTES + 128);", NEVER),
     ("hloc_bulk_known(maps + n * 128)", "hloc_bulk_known(maps)", "fence.proxy.tensormap"),
     ("barriers(memory) + 2) {}", "barriers(memory) + 1) {}", "made twice|no barrier|never reach"),

@@ -202,7 +202,7 @@ void hloc_copy_16(void *to, const void *from, bool inside);
 void hloc_copy_commit();
 namespace emulation { void wait_copies(size_t most); }
 template <int N> static inline void hloc_copy_wait() { emulation::wait_copies(N); }
-static inline float hloc_exp_fast(float x) { return std::exp2(x * 1.4426950408889634f); }
+static inline float hloc_exp2_fast(float x) { return std::exp2(x); }
 static inline float hloc_reciprocal_fast(float x) { return 1.0f / x; }
 void hloc_load_matrices(unsigned *words, const void *row);
 void hloc_load_transposed(unsigned *words, const void *row);

@@ -20,8 +20,8 @@ from hloc.kernels.plan import Branch, Collective, HostCall, Launch, Program, Ste
 from hloc.targets.cuda.early_start import GAIN_US
 from hloc.targets.cuda.execution.graphs import MOST_NODES, bodies_of, nodes_of
 
-# Measured on an H200 with loops of 1, 8 and 64 kernels and a counter, by the host 11.8, 19.9 and 63.4 us a round, by the
-# device 7.1, 16.3 and 86.9 (`make gpu`, section new). A kernel in a node takes IN_NODE_US more than one in a graph.
+# Measured on an H200 with loops of 1, 8 and 64 kernels and a counter: by the host 11.8, 19.9 and 63.4 us a round, by
+# the device 7.1, 16.3 and 86.9 (`make gpu`, section new). A kernel in a node takes IN_NODE_US more than one in a graph.
 HOST_US, NODE_US, IN_NODE_US = 11.0, 5.9, 0.17
 
 Decided = Union[WhileLoop, Branch]

@@ -9,7 +9,7 @@
  *                                      matrix l / 8, and gets word l % 4 of row l / 4 of each
  *   hloc_load_transposed(words, row)   the same, where each is 8 x 8 elements of 16 bits: gets elements 2 (l % 4) and
  *                                      the next one of column l / 4
- *   hloc_exp_fast(x)                   exp(x) with about 2^-20 of relative error, 0 for what is too small
+ *   hloc_exp2_fast(x)                  2^x with about 2^-22 of relative error, 0 for what is too small
  *   hloc_reciprocal_fast(x)            1 / x with about 2^-23 of relative error, for x from 2^-126 to 2^126
  * HLOC_EMULATED: an emulation gives its own bodies.
  */
@@ -41,9 +41,9 @@ HLOC_FN void hloc_load_transposed(unsigned *words, const void *row) {
                : "r"(hloc_shared_address(row)) : "memory");
 }
 
-HLOC_FN float hloc_exp_fast(float x) {
+HLOC_FN float hloc_exp2_fast(float x) {
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 HLOC_FN float hloc_reciprocal_fast(float x) {

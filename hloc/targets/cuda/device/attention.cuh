@@ -13,7 +13,8 @@
  *   rounded_pair(low, high): two weights in a word, of the values' type;
  *   live(batch, row, column), where a mask lets scores through, and `masked` what it puts in their place (MASKED: the
  *   bits of an element's exponent; 0 where there is no mask);
- *   score(batch, row, column, sum): what the softmax is taken of;  finish(batch, row, feature, value)
+ *   score(batch, row, column, sum): what the softmax is taken of; on tensor cores SCALE times that
+ *   finish(batch, row, feature, values)     an hloc_wide; of one value, by warpgroups of STORED
  *   keep(piece, batch, row, feature, sum) where keys are cut; keep_state(piece, batch, row, largest, total) there, and
  *   where a backward pass reads that (STATES)
  * Out: hloc_attention_mma (bf16, f16: weights are rounded to that type), hloc_attention_f32 (any types, at full
@@ -29,30 +30,89 @@ HLOC_FN float hloc_lowest() { return -HLOC_INF_F32; }
 #define HLOC_NO_WEIGHT -104.0f /* exp of less is 0 in f32 */
 HLOC_FN float hloc_shift_of(float largest) { return largest == hloc_lowest() ? 0.0f : largest; }
 
-/* A thread's scores of R rows become weights relative to the largest score so far; LANES neighbours share a row.
- * scale: what earlier sums are to be multiplied by; total: this thread's part of the sum of weights. */
-template <int LANES, int R, int C, class Exp>
-HLOC_FN void hloc_soften(float (&z)[R][C], float (&largest)[R], float (&total)[R], float (&scale)[R], Exp exp) {
+/* exp(x - shift). */
+struct hloc_exp_of_difference {
+  float shift;
+  HLOC_MEMBER explicit hloc_exp_of_difference(float shift) : shift(shift) {}
+  HLOC_MEMBER float operator()(float x) const { return hloc_exp_f32(x - shift); }
+  HLOC_MEMBER float of(const hloc_exp_of_difference &earlier) const { return (*this)(earlier.shift); }
+};
+/* exp(S::SCALE * (x - largest)) for weights that are rounded to 16 bits: a power of two of a product. FUSED: of one
+ * multiplication and subtraction. Its shift is rounded, so that the largest score weighs 2^-8 to 2^8, and all others in
+ * proportion. Larger numbers are equal or so far apart that only the largest one weighs: there a power of two as factor
+ * makes all exact. */
+HLOC_FN constexpr float hloc_power_of_two(float most) {
+  float power = 1;
+  while (power > most) power /= 2;
+  return power;
+}
+template <class S, bool FUSED> struct hloc_exp_of_scores {
+  static constexpr float FACTOR = S::SCALE * 1.4426950408889634f, EXACT = hloc_power_of_two(FACTOR);
+  float largest, factor, shift;
+  HLOC_MEMBER explicit hloc_exp_of_scores(float x)
+      : largest(x), factor(fabsf(x) < 0x1p28f / FACTOR ? FACTOR : EXACT), shift(x * factor) {}
+  HLOC_MEMBER float operator()(float x) const {
+    return hloc_exp2_fast(FUSED ? fmaf(x, factor, -shift) : (x - largest) * FACTOR);
+  }
+  HLOC_MEMBER float of(const hloc_exp_of_scores &earlier) const {
+    return hloc_exp2_fast(FUSED && factor == earlier.factor ? earlier.shift - shift
+                                                            : (earlier.largest - largest) * FACTOR);
+  }
+};
+
+/* x, computed after y. The compiler would begin both rows' maxima at once, and exponentials would wait for the last. Of
+ * more rows that would take too many registers. */
+HLOC_FN float hloc_after(float x, float y) {
+  const unsigned zero = threadIdx.y; /* blocks are lines */
+  return __uint_as_float(__float_as_uint(x) | (__float_as_uint(y) & zero));
+}
+/* How many comparisons or additions of C numbers do not wait for each other. */
+template <int C> constexpr int hloc_chains = C % 4 == 0 ? 4 : 1;
+/* The largest of a thread's scores of R rows so far; LANES neighbours share a row. scale: what earlier sums are to be
+ * multiplied by. */
+template <int LANES, class Exp, int R, int C>
+HLOC_FN void hloc_raise(const float (&z)[R][C], float (&largest)[R], float (&scale)[R]) {
+  constexpr int CHAINS = hloc_chains<C>;
+  float before = 0;
 #pragma unroll
   for (int r = 0; r < R; r++) {
-    float top = largest[r], sum = 0;
+    float top[CHAINS];
 #pragma unroll
-    for (int c = 0; c < C; c++) top = fmaxf(z[r][c], top); /* passes over NaN, which the sum of weights shows */
+    for (int n = 0; n < CHAINS; n++) top[n] = r == 0 || R > 2 ? largest[r] : hloc_after(largest[r], before);
 #pragma unroll
-    for (int distance = LANES / 2; distance > 0; distance /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, top, distance);
-      top = other > top ? other : top;
-    }
-    const float shift = hloc_shift_of(top);
-    scale[r] = exp(largest[r] - shift);
-    largest[r] = top;
+    for (int c = 0; c < C; c++) top[c % CHAINS] = fmaxf(z[r][c], top[c % CHAINS]); /* passes over NaN, sums show it */
 #pragma unroll
-    for (int c = 0; c < C; c++) {
-      z[r][c] = exp(z[r][c] - shift);
-      sum += z[r][c];
-    }
-    total[r] = total[r] * scale[r] + sum;
+    for (int n = 1; n < CHAINS; n++) top[0] = fmaxf(top[0], top[n]);
+    before = top[0];
+#pragma unroll
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
+      top[0] = fmaxf(__shfl_xor_sync(0xffffffffu, top[0], distance), top[0]);
+    scale[r] = Exp(hloc_shift_of(top[0])).of(Exp(largest[r]));
+    largest[r] = top[0];
   }
+}
+/* A thread's scores of a row become weights relative to the largest one so far. total: this thread's part of the sum of
+ * weights. */
+template <class Exp, int C> HLOC_FN void hloc_weigh(float (&z)[C], float largest, float scale, float &total) {
+  constexpr int CHAINS = hloc_chains<C>;
+  const Exp weight(hloc_shift_of(largest));
+  float sum[CHAINS];
+#pragma unroll
+  for (int n = 0; n < CHAINS; n++) sum[n] = 0;
+#pragma unroll
+  for (int c = 0; c < C; c++) {
+    z[c] = weight(z[c]);
+    sum[c % CHAINS] += z[c];
+  }
+#pragma unroll
+  for (int n = 1; n < CHAINS; n++) sum[0] += sum[n];
+  total = total * scale + sum[0];
+}
+template <int LANES, class Exp, int R, int C>
+HLOC_FN void hloc_soften(float (&z)[R][C], float (&largest)[R], float (&total)[R], float (&scale)[R]) {
+  hloc_raise<LANES, Exp>(z, largest, scale);
+#pragma unroll
+  for (int r = 0; r < R; r++) hloc_weigh<Exp>(z[r], largest[r], scale[r], total[r]);
 }
 template <int LANES> HLOC_FN float hloc_sum_of_lanes(float value) {
 #pragma unroll
@@ -82,7 +142,16 @@ template <class S> struct hloc_attention_place {
   HLOC_MEMBER void give(Keep keep, Finish finish, int r, int f, float sum, float total) const {
     if (row + r >= S::ROWS || feature + f >= S::FEATURES) return;
     if constexpr (S::SPLITS > 1) keep(piece, batch, row + r, feature + f, sum);
-    else finish(batch, row + r, feature + f, sum / total);
+    else hloc_finish_one(finish, sum / total, batch, row + r, feature + f);
+  }
+  /* The same of V values that have been divided. */
+  template <int V, class Keep, class Finish>
+  HLOC_MEMBER void give(Keep keep, Finish finish, int r, int f, const hloc_pack<float, V> &values) const {
+    if (row + r >= S::ROWS || feature + f >= S::FEATURES) return;
+    if constexpr (S::SPLITS > 1)
+#pragma unroll
+      for (int v = 0; v < V; v++) keep(piece, batch, row + r, feature + f + v, values[v]);
+    else finish.call(batch, row + r, feature + f, values)();
   }
 };
 
@@ -103,7 +172,7 @@ HLOC_FN void hloc_attention_join(const float *sums, const float *state, Finish f
       total += scale * state[(piece * ROWS + row) * 2 + 1];
       sum += scale * sums[piece * TOTAL + n];
     }
-    finish(row / S::ROWS, row % S::ROWS, n % S::FEATURES, sum / total);
+    hloc_finish_one(finish, sum / total, row / S::ROWS, row % S::ROWS, n % S::FEATURES);
     if (n % S::FEATURES == 0) store_state(row / S::ROWS, row % S::ROWS, largest, total);
   }
 }
@@ -174,7 +243,6 @@ HLOC_FN void hloc_attention_mma(const T *query, unsigned char *memory, At query_
   static_assert(S::BN % 16 == 0 && S::FC % 16 == 0, "pairs of tiles");
   unsigned char *queries = memory, *key_tiles = queries + Queries::BYTES, *value_tiles = key_tiles + 2 * Keys::BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, pair = lane % 4 * 2, matrix = lane / 8;
-  const auto exp = [](float x) { return hloc_exp_fast(x); };
   for (long work = blockIdx.x; work < hloc_attention_place<S>::WORK; work += gridDim.x) {
     const hloc_attention_place<S> at(work);
     const T *q = query + query_at(at.batch) + at.row * S::Q_ROW;
@@ -278,7 +346,7 @@ HLOC_FN void hloc_attention_mma(const T *query, unsigned char *memory, At query_
                                                     ? score(at.batch, row, at.first + column, sums[m][t][n])
                                                     : hloc_lowest();
             }
-        hloc_soften<4>(z, largest, total, scale, exp);
+        hloc_soften<4, hloc_exp_of_scores<S, false>>(z, largest, total, scale);
 #pragma unroll
         for (int m = 0; m < S::TM; m++)
 #pragma unroll
@@ -338,7 +406,7 @@ HLOC_FN void hloc_attention_mma(const T *query, unsigned char *memory, At query_
           totals[warp * 16 + r] = all;
           if constexpr (S::STATES)
             if (at.feature == 0 && at.row + first + r < S::ROWS)
-              keep_state(at.piece, at.batch, at.row + first + r, largest[2 * m + half], all);
+              keep_state(at.piece, at.batch, at.row + first + r, largest[2 * m + half] * S::SCALE, all);
         }
       }
       __syncwarp();
@@ -363,7 +431,6 @@ HLOC_FN void hloc_attention_f32(const Q *query, const K *key, const V *value, un
   float *q_tile = (float *)memory, *k_tile = q_tile + STEP * Q_PITCH; /* [depth][row], [depth][column] */
   float *v_tile = k_tile + STEP * K_PITCH, *weights = v_tile + STEP * V_PITCH; /* [column][feature], [column][row] */
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  const auto exp = [](float x) { return hloc_exp_f32(x); };
   for (long work = blockIdx.x; work < hloc_attention_place<S>::WORK; work += gridDim.x) {
     const hloc_attention_place<S> at(work);
     const Queries queries = {query + query_at(at.batch) + at.row * S::Q_ROW, S::ROWS - at.row, S::DEPTH};
@@ -417,7 +484,7 @@ HLOC_FN void hloc_attention_f32(const Q *query, const K *key, const V *value, un
           z[i][j] = row < S::ROWS && column < at.keys ? score(at.batch, row, at.first + column, z[i][j])
                                                       : hloc_lowest();
         }
-      hloc_soften<16>(z, largest, total, scale, exp);
+      hloc_soften<16, hloc_exp_of_difference>(z, largest, total, scale);
 #pragma unroll
       for (int i = 0; i < S::TM; i++) {
 #pragma unroll

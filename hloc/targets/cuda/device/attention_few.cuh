@@ -38,7 +38,6 @@ HLOC_FN void hloc_attention_few(const Q *query, unsigned char *memory, At query_
   constexpr int GROUPS = 256 / S::LANES, TOGETHER = GROUPS * S::AT_ONCE, LINE = S::FC + 2;
   const int lane = threadIdx.x % S::LANES, group = threadIdx.x / S::LANES;
   float *joined = (float *)memory; /* [group][query]: the features' sums, the largest score, the total */
-  const auto exp = [](float x) { return hloc_exp_f32(x); };
   for (long work = blockIdx.x; work < hloc_attention_place<S>::WORK; work += gridDim.x) {
     const hloc_attention_place<S> at(work);
     const Q *q = query + query_at(at.batch) + at.row * S::Q_ROW;
@@ -74,7 +73,7 @@ HLOC_FN void hloc_attention_few(const Q *query, unsigned char *memory, At query_
           z[i][u] = at.row + i < S::ROWS && column < at.keys ? score(at.batch, at.row + i, at.first + column, sum)
                                                              : hloc_lowest();
         }
-      hloc_soften<1>(z, largest, total, scale, exp);
+      hloc_soften<1, hloc_exp_of_difference>(z, largest, total, scale);
 #pragma unroll
       for (int i = 0; i < S::TM; i++)
 #pragma unroll
@@ -103,7 +102,7 @@ HLOC_FN void hloc_attention_few(const Q *query, unsigned char *memory, At query_
       for (int g = 0; g < GROUPS; g++) top = fmaxf(own[g * S::TM * LINE + S::FC], top);
       const float shift = hloc_shift_of(top);
       for (int g = 0; g < GROUPS; g++) {
-        const float weight = exp(own[g * S::TM * LINE + S::FC] - shift);
+        const float weight = hloc_exp_f32(own[g * S::TM * LINE + S::FC] - shift);
         all += weight * own[g * S::TM * LINE + S::FC + 1];
         sum += weight * own[g * S::TM * LINE + feature];
       }

@@ -10,7 +10,7 @@
  *   PARTS: bf16 numbers that weights are written as the sum of: 1: they are rounded, 3: they stay f32
  * and functions: a(batch), b(batch), x(batch): where a batch of an array starts;
  *   weigh(batch, row, column, first, second): the products become the weights of the outputs;
- *   finish(batch, row, feature, sum)
+ *   finish(batch, row, feature, sums)       an hloc_wide; of one sum, by warpgroups of the output's STORED
  * Out: hloc_attention_gradient_mma (bf16, f16), hloc_attention_gradient_f32.
  * Where there is but one product or output, the first stands for the second as well and nothing is made of it. Each sum
  * is one thread's, in the order of the columns: results do not depend on what runs when.
@@ -30,7 +30,11 @@ template <class S, class O0, class O1> struct hloc_gradient_place {
     batch = work / (BLOCKS * CHUNKS);
   }
   template <class O, class Finish> HLOC_MEMBER void give(Finish finish, int r, int f, float sum) const {
-    if (row + r < S::ROWS && feature + f < O::FEATURES) finish(batch, row + r, feature + f, sum);
+    give<O>(finish, r, f, hloc_pack<float, 1>{{sum}});
+  }
+  template <class O, class Finish, int V>
+  HLOC_MEMBER void give(Finish finish, int r, int f, const hloc_pack<float, V> &sums) const {
+    if (row + r < S::ROWS && feature + f < O::FEATURES) finish.call(batch, row + r, feature + f, sums)();
   }
 };
 

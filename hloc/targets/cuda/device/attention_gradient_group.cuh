@@ -6,7 +6,7 @@
  *                    columns that lie in shared memory at once
  *      HEADS         batch b = outer * HEADS + inner
  *   P: DP, a multiple of 64;  MAP: the tensor map of its A, B's is the next one
- *   O: MAP, of its X, where that is no product's B;  PARTS is 1
+ *   O: MAP, of its X, where that is no product's B;  PARTS is 1;  STORED: features that a lane stores at once
  *   A_INNER, A_OUTER, B_INNER, B_OUTER, X_INNER, X_OUTER: 0 where an array does not have that dimension of the batch
  * Out: hloc_attention_gradient_group, which does what hloc_attention_gradient_mma does, in the same order of columns.
  *
@@ -19,7 +19,7 @@
 #define HLOC_ATTENTION_GRADIENT_GROUP_CUH
 
 /* exp and quotients of weights that are rounded to 16 bits; divisors from 2^-126 to 2^126. */
-HLOC_FN float hloc_exp_fast_f32(float x) { return hloc_exp_fast(x); }
+HLOC_FN float hloc_exp_fast_f32(float x) { return hloc_exp2_fast(x * 1.4426950408889634f); }
 HLOC_FN float hloc_divide_fast_f32(float x, float y) { return x * hloc_reciprocal_fast(y); }
 
 /* A block's rows and tiles of columns in shared memory. */
@@ -161,11 +161,11 @@ HLOC_FN void hloc_attention_gradient_group(const unsigned char *maps, unsigned c
     hloc_wgmma_wait<0>();
     tiles.steps.done(1);
     float *slab = Tiles::slabs(memory) + warp * hloc_slab<32>::SIZE;
-    hloc_give_parts(out0, slab, warp * 16,
-                    [&](int r, int f, float value) { at.template give<O0>(finish0, r, f, value); });
+    hloc_give_parts<O0::STORED>(out0, slab, warp * 16,
+                              [&](int r, int f, const auto &sums) { at.template give<O0>(finish0, r, f, sums); });
     if constexpr (S::OUTER > 1)
-      hloc_give_parts(out1, slab, warp * 16,
-                      [&](int r, int f, float value) { at.template give<O1>(finish1, r, f, value); });
+      hloc_give_parts<O1::STORED>(out1, slab, warp * 16,
+                                [&](int r, int f, const auto &sums) { at.template give<O1>(finish1, r, f, sums); });
   };
   hloc_bulk_walk<Tiles::WARPS>(Place::WORK, copy, compute);
 }

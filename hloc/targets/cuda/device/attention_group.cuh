@@ -2,6 +2,7 @@
  *
  * In: attention.cuh, warpgroup.cuh; a struct S as attention.cuh says, with
  *   BM, BN, FC       64 queries for each group of four warps, 64 or 128 keys, 64 or 128 features;  DP: a multiple of 64
+ *   STORED           features that a lane stores at once
  *   STAGES           tiles of keys or values that lie in shared memory at once
  *   INNER            batch b = outer * INNER + inner;  Q_INNER, Q_OUTER, K_INNER ...: 0 where an array does not have it
  * and three tensor maps: of queries, keys and values. Out: hloc_attention_group, which does what
@@ -113,8 +114,8 @@ template <class S, class Group> struct hloc_attention_rows {
     }
     return !hloc_group_any(found);
   }
-  /* Sums of products become weights. */
-  template <class Score> HLOC_MEMBER void soften(int j, Score score) {
+  /* Sums of products become scores. */
+  template <class Score> HLOC_MEMBER void raise(int j, Score score) {
 #pragma unroll
     for (int t = 0; t < S::BN / 8; t++)
 #pragma unroll
@@ -124,21 +125,26 @@ template <class S, class Group> struct hloc_attention_rows {
         z[n / 2][t * 2 + n % 2] =
             at.inside(line, column) ? score(at.batch, line, at.first + column, sums[t][n]) : hloc_lowest();
       }
-    hloc_soften<4>(z, largest, total, scale, [](float x) { return hloc_exp_fast(x); });
+    hloc_raise<4, hloc_exp_of_scores<S, true>>(z, largest, scale);
+  }
+  HLOC_MEMBER void weigh() {
+#pragma unroll
+    for (int r = 0; r < 2; r++) hloc_weigh<hloc_exp_of_scores<S, true>>(z[r], largest[r], scale[r], total[r]);
   }
   HLOC_MEMBER void clear_weights() {
-    scale[0] = scale[1] = 1;
 #pragma unroll
     for (int c = 0; c < S::BN / 4; c++) z[0][c] = z[1][c] = 0;
   }
-  /* The last products are done: sums of values fit the largest score so far, and the next weights are in words. */
-  template <class Pair> HLOC_MEMBER void take_weights(Pair rounded_pair) {
+  /* Sums of values fit the largest score so far. */
+  HLOC_MEMBER void rescale() {
 #pragma unroll
     for (int part = 0; part < S::FC / AT_ONCE; part++)
 #pragma unroll
       for (int f = 0; f < AT_ONCE / 8; f++)
 #pragma unroll
         for (int n = 0; n < 4; n++) out[part][0][f][n] *= scale[n / 2];
+  }
+  template <class Pair> HLOC_MEMBER void take_weights(Pair rounded_pair) {
 #pragma unroll
     for (int k = 0; k < S::BN / 16; k++)
 #pragma unroll
@@ -155,7 +161,7 @@ template <class S, class Group> struct hloc_attention_rows {
       all[r] = hloc_sum_of_lanes<4>(total[r]);
       if constexpr (S::STATES)
         if (pair == 0 && at.feature == 0 && at.row + row + r * 8 < S::ROWS)
-          keep_state(at.piece, at.batch, at.row + row + r * 8, largest[r], all[r]);
+          keep_state(at.piece, at.batch, at.row + row + r * 8, largest[r] * S::SCALE, all[r]);
       share[r] = S::SPLITS > 1 ? 1.0f : 1.0f / all[r]; /* pieces are divided where they are joined */
     }
 #pragma unroll
@@ -164,8 +170,8 @@ template <class S, class Group> struct hloc_attention_rows {
       for (int f = 0; f < AT_ONCE / 8; f++)
 #pragma unroll
         for (int n = 0; n < 4; n++) out[part][0][f][n] *= share[n / 2];
-    hloc_give_parts(out, slab, row / 16 * 16,
-                    [&](int r, int f, float value) { at.give(keep, finish, r, f, value, 1.0f); });
+    hloc_give_parts<S::STORED>(out, slab, row / 16 * 16,
+                             [&](int r, int f, const auto &values) { at.give(keep, finish, r, f, values); });
   }
 };
 
@@ -191,11 +197,19 @@ HLOC_FN bool hloc_attention_round(Tiles &tiles, Rows &rows, int j, bool before, 
   hloc_turns<Tiles::WARPS / 4>::pass();
   hloc_wgmma_wait<FIRST ? 0 : 1>();
   tiles.steps.done(FIRST ? 1 : 2);
-  if (!S::MASKED || any) rows.soften(j, score);
-  else rows.clear_weights();
-  if constexpr (!FIRST) {
+  const auto wait_for_values = [&] {
+    if constexpr (FIRST) return;
     hloc_wgmma_wait<0>();
     tiles.steps.done(1);
+  };
+  if (!S::MASKED || any) {
+    rows.raise(j, score);
+    wait_for_values();
+    rows.rescale();
+    rows.weigh();
+  } else {
+    wait_for_values();
+    rows.clear_weights();
   }
   rows.take_weights(rounded_pair);
   return any;

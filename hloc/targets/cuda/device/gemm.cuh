@@ -309,23 +309,6 @@ HLOC_FN void hloc_fill_slab(Sum *slab, const Sum (&sums)[COLUMNS][4]) {
     }
   __syncwarp();
 }
-template <int WIDTH, int ROWS, int COLUMNS, class Sum, class Finish>
-HLOC_FN void hloc_finish_rows(const Sum (&sums)[ROWS][COLUMNS][4], Sum *slab, int top, int left, Finish finish) {
-  static_assert(WIDTH == COLUMNS * 8 && WIDTH % 32 == 0, "a warp's columns");
-  constexpr int PITCH = WIDTH + 8;
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < ROWS; i++) {
-    hloc_fill_slab<PITCH>(slab, sums[i]);
-#pragma unroll 4
-    for (int n = 0; n < 16 * WIDTH / 32; n++) {
-      const int row = n / (WIDTH / 32), column = n % (WIDTH / 32) * 32 + lane;
-      finish(top + i * 16 + row, left + column, slab[row * PITCH + column]);
-    }
-    __syncwarp(); /* the last rows have been read */
-  }
-}
-
 /* begin(N) ... begin(COUNT - 1), then what they return: all loads come before all stores. */
 template <int N, int COUNT, class Begin> HLOC_FN void hloc_finish_batch(const Begin &begin) {
   const auto store = begin(N);

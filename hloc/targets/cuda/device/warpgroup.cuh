@@ -201,11 +201,27 @@ HLOC_FN void hloc_begin_weighted(float *sums, const unsigned (&weights)[STEPS][4
   for (int k = 0; k < STEPS; k++)
     Group::template multiply_words<COLUMNS, 1>(sums, weights[k], hloc_described<Values>(values, 0, k));
 }
-/* give(row, column, sum) of a warp's 16 rows from `row` on, 32 columns at a time. */
-template <int PARTS, class Give>
+/* give(row, column, sums) of a warp's 16 rows from `row` on, V adjacent columns at once. */
+template <int V, int PARTS, class Give>
 HLOC_FN void hloc_give_parts(const float (&sums)[PARTS][1][4][4], float *slab, int row, Give give) {
+  constexpr int PITCH = 40, AT_ONCE = V < 4 ? V : 4;
 #pragma unroll
-  for (int part = 0; part < PARTS; part++) hloc_finish_rows<32>(sums[part], slab, row, part * 32, give);
+  for (int part = 0; part < PARTS; part++) {
+    hloc_fill_slab<PITCH>(slab, sums[part][0]);
+#pragma unroll 4
+    for (int n = 0; n < 16 / V; n++) {
+      const int e = (n * 32 + threadIdx.x % 32) * V, r = e / 32, f = e % 32;
+      hloc_pack<float, V> pack;
+#pragma unroll
+      for (int v = 0; v < V; v += AT_ONCE) {
+        const auto some = *(const hloc_pack<float, AT_ONCE> *)&slab[r * PITCH + f + v];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) pack.at[v + u] = some[u];
+      }
+      give(row + r, part * 32 + f, pack);
+    }
+    __syncwarp(); /* the last rows have been read */
+  }
 }
 /* Groups of four warps that begin their products in turn: meanwhile the others compute what is between products.
  * Without turns all would multiply at once, and then all compute. Barrier FIRST + n ends when the group before the n-th

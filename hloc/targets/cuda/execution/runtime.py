@@ -102,10 +102,12 @@ class CudaBackend(Loaded):
                                            lambda ref: this.address(ref), table, self.host)
 
     def _load_nodes(self) -> None:
-        """Prepares conditional nodes. If they cannot be made, the host decides: with a warning if they were asked for."""
+        """Prepares conditional nodes. If they cannot be made, the host decides, and it warns if they were asked for."""
         setting = os.environ.get("HLOC_CUDA_CONDITIONAL", "auto")
-        if self.use_graphs and setting != "off" and \
-                (why := self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)) and setting == "on":
+        if not self.use_graphs or setting == "off":
+            return
+        why = self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)
+        if why and setting == "on":
             warnings.warn(f"the host decides how loops of {self.packed.name} go on: {why}", RuntimeWarning, 2)
 
     def close(self) -> None:

@@ -16,11 +16,11 @@ from hloc.analysis.prologues import is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
 from hloc.kernels.attention.score_masks import is_needed, mask_of
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Buffer, Const, Let, Tile, Var
+from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.container import Geometry
+from hloc.targets.cuda.tiles.attention_results import features_at_once, result_function
 from hloc.targets.cuda.tiles.new_lines import (
     STORE_THREADS,
     STORES,
@@ -41,7 +41,6 @@ from hloc.targets.cuda.tiles.tiling import (
     BULK_COLUMNS,
     WARP,
     kernel_text,
-    lambda_text,
     shape_struct,
     store_sum,
 )
@@ -76,7 +75,8 @@ def attention(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
                  "FC": _chunk(features), **shape.constants, **_strides(facts)}
     blocks = -(-rows // constants["BM"]) * -(-features // constants["FC"]) * batches
     splits, part = _pieces(blocks, columns, max(KEYS, constants["BN"]), gpu)
-    constants.update(SPLITS=splits, PART=part, STATES=1 if splits > 1 or facts.get("states") else 0)
+    stored = features_at_once(*_result(tile, facts), rows, features) if shape.grouped and splits == 1 else 1
+    constants.update(SPLITS=splits, PART=part, STATES=1 if splits > 1 or facts.get("states") else 0, STORED=stored)
     threads, memory = shape.threads, shape.memory
     inside = shape.by_lines and read_in_place(tile, facts)
     constants["NEW_LINES"] = int(inside and tile.updates != ())
@@ -84,9 +84,13 @@ def attention(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     stores = [*first_lines(tile), *store_calls(tile, facts, constants)]
     if shape.by_lines:
         body += [*(stores if inside else ()), *line_functions(tile, facts, inside)]
-    mask = _mask(tile) if shape.registers else None
+    statements, mask = tile.epilogue or (Let("score", Var("acc", "f32")),), None
+    if shape.registers:
+        mask, scale = _mask(tile), scale_of(statements)
+        constants["SCALE"] = scale or 1.0
+        statements = (Let("score", Var("acc", "f32")),) if scale else statements
     constants["MASKED"] = EXPONENTS[facts["types"][0]] if mask else 0
-    body += [_score(tile), *_outputs(tile, facts, constants), *(mask[:1] if mask else ())]
+    body += [_score(statements), *_outputs(tile, facts, constants), *(mask[:1] if mask else ())]
     call = _call(name, facts["types"], shape, mask)
     blocks = max(1, min(blocks * splits, gpu.cores * (1 if shape.grouped else BLOCKS_PER_SM)))
     maps = _maps(tile, facts, constants) if shape.grouped else ()
@@ -104,7 +108,8 @@ def attention(tile: Tile, name: str, gpu: Machine, variant: str = "") -> tuple:
     if splits == 1:
         return text, [*before, start]
     join = f"hloc_attention_join<{name}_shape>(scratch, scratch + {sums}L, finish, store_state);"
-    text += kernel_text(with_scratch, f"{name}_join", 256, [_finish(tile, facts), _state(tile, facts), join])
+    finish = result_function("finish", *_result(tile, facts))
+    text += kernel_text(with_scratch, f"{name}_join", 256, [finish, _state(tile, facts), join])
     blocks = max(1, min(-(-batches * rows * features // 256), gpu.cores * BLOCKS_PER_SM))
     return text, [*before, start, Geometry(f"{name}_join", (blocks, 1, 1), (256, 1, 1))], 4 * (sums + states)
 
@@ -312,8 +317,24 @@ def _place(name: str, batches: tuple[int, ...], where: tuple) -> str:
     return f"auto {name} = [](long batch) -> long {{ return {place_of(batches, where[0], where[-1])}; }};"
 
 
-def _score(tile: Tile) -> str:
-    body = print_statements(tile.epilogue or (Let("score", Var("acc", "f32")),), CUDA, 1)
+def scale_of(statements: Sequence[Stmt]) -> float | None:
+    """The factor of a score that is its sum times constants; None for any other score, and for factors beyond what
+    hloc_exp_of_scores in attention.cuh takes."""
+    factors = {"acc": 1.0}
+    for statement in statements:
+        match statement:
+            case Let(name, Var(other)) if other in factors:
+                factors[name] = factors[other]
+            case Let(name, Apply("multiply", (Var(other), Const(float(value))))) if other in factors:
+                factors[name] = factors[other] * value
+            case _:
+                return None
+    scale = factors.get("score", 0.0)
+    return scale if 2.0 ** -20 <= scale <= 1 else None
+
+
+def _score(statements: Sequence[Stmt]) -> str:
+    body = print_statements(tuple(statements), CUDA, 1)
     return f"auto score_of = [&](long batch, long row, long column, float acc) {{\n{body}\n  return score;\n}};"
 
 
@@ -331,16 +352,9 @@ def _mask(tile: Tile) -> tuple[str, str] | None:
             expression(Const(mask[1], "f32")))
 
 
-def _finish(tile: Tile, facts: dict) -> str:
-    """C function that stores one element of the result."""
-    row, feature, strides = facts["result"]
-    out = next(b for b in tile.buffers if b.name == facts.get("stored", "out0"))
-    at = _place("result_at", facts["batches"], (0, strides))
-    along = index_apply("multiply", Var("feature", INDEX), Const(feature, INDEX))
-    store = store_sum(out, index_apply("add", Var("place", INDEX), along), "f32")
-    text = lambda_text("finish", (*ROW, ("feature", INDEX), ("acc", "f32")), (store,))
-    first, rest = text.split("\n", 1)
-    return f"{at}\n{first}\n  const long place = result_at(batch) + row * {row};\n{rest}"
+def _result(tile: Tile, facts: dict) -> tuple[Buffer, tuple[int, ...], tuple]:
+    """The buffer of the result, the batches, and its strides (attention_results.py)."""
+    return next(b for b in tile.buffers if b.name == facts.get("stored", "out0")), facts["batches"], facts["result"]
 
 
 def _state(tile: Tile, facts: dict) -> str:
@@ -360,7 +374,8 @@ def _outputs(tile: Tile, facts: dict, c: dict[str, int]) -> list[str]:
     if c["SPLITS"] == 1:
         state = "auto keep_state = [&](long, long batch, long row, float largest, float sum) {\n" \
                 "  store_state(batch, row, largest, sum);\n};"
-        return [_finish(tile, facts), _state(tile, facts), "auto keep = 0;", state]
+        finish = result_function("finish", *_result(tile, facts), c["STORED"])
+        return [finish, _state(tile, facts), "auto keep = 0;", state]
     rows, features = c["BATCHES"] * c["ROWS"], c["FEATURES"]
     line = f"(piece * {rows}L + batch * {c['ROWS']} + row)"
     return ["auto finish = 0;",

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from hloc.analysis.prologues import is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, Buffer, Const, Tile, Var
+from hloc.kernels.ir import Buffer, Tile
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.tiles.attention import (
@@ -27,6 +26,7 @@ from hloc.targets.cuda.tiles.attention import (
     stride_constants,
     two_dimensions,
 )
+from hloc.targets.cuda.tiles.attention_results import features_at_once, result_function
 from hloc.targets.cuda.tiles.product_facts import vector_of
 from hloc.targets.cuda.tiles.tensor_cores import PLAIN
 from hloc.targets.cuda.tiles.tensor_maps import BYTES, PIECE, TensorMap
@@ -36,9 +36,7 @@ from hloc.targets.cuda.tiles.tiling import (
     BULK_COLUMNS,
     WARP,
     kernel_text,
-    lambda_text,
     shape_struct,
-    store_sum,
 )
 from hloc.targets.cuda.tiles.weights import fast_weights
 from hloc.targets.printer import CUDA, print_statements
@@ -117,6 +115,9 @@ def attention_gradient(tile: Tile, name: str, gpu: Machine, variant: str = "") -
                  "OUTER": len(facts.outputs), "BM": shape.rows, "BN": shape.columns, "FC": shape.features}
     products = [_product(facts, *p) for p in facts.products]
     outputs = [_output(facts, shape, o[0], o[1], o[3]) for o in facts.outputs]
+    results = [(next(b for b in tile.buffers if b.name == o[2][0]), facts.batches, o[2][1:]) for o in facts.outputs]
+    for output, result in zip(outputs, results):
+        output["STORED"] = features_at_once(*result, facts.rows, output["FEATURES"]) if shape.stages else 1
     maps: tuple[TensorMap, ...] = ()
     if shape.stages:
         maps = _map_arrays(tile, facts, shape, constants, products, outputs)
@@ -127,7 +128,8 @@ def attention_gradient(tile: Tile, name: str, gpu: Machine, variant: str = "") -
     text += "".join(shape_struct(f"{name}_product{n}", p) for n, p in enumerate(products))
     text += "".join(shape_struct(f"{name}_output{n}", o) for n, o in enumerate(outputs))
     body = [*([] if maps else _arrays(facts)), _weigh(tile, facts)]
-    body += [_finish(tile, facts, n) for n in range(len(facts.outputs))]
+    body += [result_function(f"finish{n}", *result, output["STORED"])
+             for n, (result, output) in enumerate(zip(results, outputs))]
     blocks = -(-facts.rows // shape.rows) * -(-facts.features // shape.features) * batches
     blocks = max(1, min(blocks, gpu.cores * (1 if shape.stages else BLOCKS_PER_SM)))
     start = Geometry(name, (blocks, 1, 1), (shape.threads, 1, 1), shape.memory, maps=maps)
@@ -280,17 +282,6 @@ def _weigh(tile: Tile, facts: Facts) -> str:
     return (f"auto weigh = [&](long batch, long row, long column, float &first, float &second) {{\n"
             f"  const float acc0 = first, acc1 = second;\n  (void)acc0, (void)acc1;\n{body}\n"
             f"  first = weight0;\n  {second}\n}};")
-
-
-def _finish(tile: Tile, facts: Facts, number: int) -> str:
-    """A function that stores one element of a result."""
-    name, row, feature, strides = facts.outputs[number][2]
-    out = next(b for b in tile.buffers if b.name == name)
-    along = index_apply("multiply", Var("feature", INDEX), Const(feature, INDEX))
-    store = store_sum(out, index_apply("add", Var("place", INDEX), along), "f32")
-    parameters = (("batch", INDEX), ("row", INDEX), ("feature", INDEX), ("acc", "f32"))
-    first, rest = lambda_text(f"finish{number}", parameters, (store,)).split("\n", 1)
-    return f"{first}\n  const long place = {place_of(facts.batches, 0, strides)} + row * {row};\n{rest}"
 
 
 def _call(name: str, facts: Facts, shape: Shape) -> str:

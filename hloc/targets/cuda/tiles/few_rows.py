@@ -20,8 +20,8 @@ from hloc.targets.cuda.tiles.tiling import BLOCKS_PER_SM, adder, kernel_text, mu
 FEW = 32                    # most rows of the one on tensor cores, if the right operand is computed in registers anyway
 FEW_ROWS = "few rows"
 RESIDENT = ((8, 16), (16, 16), (FEW, 12))   # rows, and warps of an SM whose registers suffice for so many
-# Steps of a warp whose loads are on their way, and columns of a block. On an H200 one row by s8[16384,4096] takes 19.5 us
-# with two or four steps and 24 with three or eight; 16 rows take 23.0, 24.5, 28.9 and 35.3.
+# Steps of a warp whose loads are on their way, and columns of a block. On an H200 one row by s8[16384,4096] takes
+# 19.5 us with two or four steps and 24 with three or eight; 16 rows take 23.0, 24.5, 28.9 and 35.3.
 AHEAD, COLUMNS = 2, 16
 THIN_THREADS, THIN_SLICES, MOST_SLICES = 256, 8, 64
 THIN_SUMS, FEW_SUMS, MOST_COLUMNS = 64, 32, 8         # of a thread: with few sums, more loads are on their way

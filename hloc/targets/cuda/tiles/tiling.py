@@ -5,13 +5,13 @@ tile of a block, and the number of pieces of the depth. The depth is split if th
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from hloc.analysis.prologues import EXACT_GROUPS, MMA_SHARE, is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
-from hloc.kernels.ir import Apply, Expr, Stmt, Store, Tile, Var
+from hloc.kernels.ir import Apply, Const, Expr, Stmt, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
@@ -271,11 +271,13 @@ def aligned(most: int, columns: int) -> int:
 
 # -- pieces of text ----------------------------------------------------------------------------------------------------
 
-def shape_struct(name: str, constants: dict[str, int]) -> str:
-    """A struct of compile-time constants."""
-    facts = [f"{key} = {value}" for key, value in constants.items()]
+def shape_struct(name: str, constants: Mapping[str, int | float]) -> str:
+    """A struct of compile-time constants: long, and float."""
+    facts = [f"{key} = {value}" for key, value in constants.items() if isinstance(value, int)]
     lines = [f"    {', '.join(facts[n:n + 8])}," for n in range(0, len(facts), 8)]
-    return "\n".join([f"struct {name} {{", "  enum : long {", *lines, "  };", "};"]) + "\n"
+    floats = [f"  static constexpr float {key} = {expression(Const(value, 'f32'))};"
+              for key, value in constants.items() if isinstance(value, float)]
+    return "\n".join([f"struct {name} {{", "  enum : long {", *lines, "  };", *floats, "};"]) + "\n"
 
 
 def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: int = 0, dynamic: int = 0,
