@@ -64,9 +64,9 @@ def sources_of(body: str, target: Target) -> Sources:
     (ATTENTION, ["attention.c"]),
     (ATTENTION + GRADIENT, ["gemm_f32.c"]),                   # the weights are kept for the gradient
     ("x = f32[8,100] parameter(0) t = (f32[8,5], s32[8,5]) topk(x), k=5, largest=true",
-     ["topk.c:topk_network_f32"]),
+     ["topk.c:topk_network_f32_f32_32"]),
     ("x = f16[8,100] parameter(0) t = (f16[8,5], s32[8,5]) topk(x), k=5, largest=true",
-     ["topk.c:topk_network_f16"]),
+     ["topk.c:topk_network_f16_f32_32"]),
     ("x = f32[64,8] parameter(0) y = f32[8,64] parameter(1) "
      "d = f32[64,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", []),
     ("x = f32[64,9] parameter(0) y = f32[9,64] parameter(1) "
@@ -119,7 +119,7 @@ LESS = "less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = pred[] com
     ("plans.sorts.CHUNK", "x = f32[3,5000] parameter(0) y = f32[3,5000] sort(x), dimensions={1}, to_apply=less",
      "static assertion failed"),
     ("plans.sorts.CHUNK", "x = f32[3,90] parameter(0) y = (f32[3,5], s32[3,5]) topk(x), k=5, largest=true",
-     "hloc_topk_select_f32_compiled_for_32_24_"),
+     "hloc_topk_select_f32_f32_32_compiled_for_32_24_"),
 ], ids=["matmul", "convolution", "attention", "fft", "cholesky", "sort", "topk"])
 def test_plan_for_other_sizes(monkeypatch, assumption, body, message):
     """A plan that assumes other sizes than a library kernel was compiled with is an error when the program is built."""

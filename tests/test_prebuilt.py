@@ -1,5 +1,8 @@
 """Library kernels that an installation compiles: all that a program may ask for, found again by CPU and compiler."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from test_runtime import compiled as compile_text
@@ -10,10 +13,12 @@ from hloc.targets.cpu.building.library_kernels import (
     ATTENTION_UNITS,
     FAST_TYPES,
     GENERIC,
+    TOPK,
     compilation,
     units_of,
 )
 from hloc.targets.cpu.plans.complex_matmul import PARTS
+from hloc.targets.cpu.plans.sorts import topk_elements
 
 ENTRIES = [*(("gemm", type) for type in (*FAST_TYPES["gemm"], *PARTS)), *(name.split("_", 1) for name in GENERIC),
            *(("conv", f"{way}_{type}") for way in ALGORITHM_UNITS for type in FAST_TYPES["conv"]),
@@ -26,6 +31,27 @@ DOUBLE = "HloModule double\nENTRY e { x = f32[3] parameter(0)  ROOT y = f32[3] a
 def test_all_that_a_program_may_call_is_there(kind, type):
     known = set(prebuilt.all_library_kernels())
     assert {compilation(unit) for unit in (*units_of(kind, type), "pool.c", "call.c")} <= known
+
+
+def test_names_of_top_k_are_those_that_programs_ask_for():
+    assert {name.split("_", 2)[2] for name in TOPK} == {topk_elements(type) for type in ("f32", "bf16", "f16", "s32")}
+
+
+def test_an_installation_needs_no_other_package():
+    """It runs before the dependencies are there, in an environment of setuptools alone."""
+    alone = """
+import sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numpy", "ml_dtypes", "lark", "click", "rich"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Nothing())
+from hloc.patterns import install
+from hloc.targets.cpu.building.prebuilt import all_library_kernels, build_all
+print(len(all_library_kernels()))
+"""
+    done = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
+    assert done.returncode == 0 and int(done.stdout) > 40, done.stderr
 
 
 @pytest.fixture

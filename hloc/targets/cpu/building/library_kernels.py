@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.scalars import computation_type
 from hloc.machine import Machine
 from hloc.targets.cpu.plans.complex_matmul import PARTS
-from hloc.targets.cpu.plans.sorts import topk_bits
 
 FAST_TYPES = {"gemm": ("f32", "f64", "bf16", "f16", "s8", "s16", "s32", "s64"), "conv": ("f32", "bf16", "f16")}
 # Matmuls whose sums have the same bits; of u8 and u16, the low bits that these types keep.
@@ -25,8 +22,8 @@ GENERIC = tuple(f"conv_{type}" for type in (
     "s32", "s64", "u32", "u64", "f64", "c64", "c128", "pred_s32", "s8_s32", "u8_s32", "s16_s32", "u16_s32"))
 PRODUCT_OF = {"u32": "s32", "u64": "s64", "pred_s32": "s8", "s8_s32": "s8", "u8_s32": "s32", "s16_s32": "s16",
               "u16_s32": "s16"}
-# Those of runtime/topk.c that an installation compiles; a program may ask for any type.
-TOPK = tuple(f"topk_{algorithm}_{type}" for type in ("f32", "bf16", "f16", "s32")
+# Those of runtime/topk.c that an installation compiles; a program may ask for any type (plans/sorts.py, topk_elements).
+TOPK = tuple(f"topk_{algorithm}_{elements}" for elements in ("f32_f32_32", "bf16_f32_16", "f16_f32_32", "s32_s32_32")
              for algorithm in ("rows", "pieces", "network", "select"))
 ATTENTION_UNITS = {"": "attention.c", "pairs": "attention_pairs.c"}
 # What a convolution by each algorithm (plans/convolution_algorithms.py) takes beside the product of its type.
@@ -87,14 +84,13 @@ def compilation(unit: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _topk_macros(function: str) -> tuple[str, ...]:
-    """Those by which runtime/topk.c makes one function, select_bf16 for one."""
-    algorithm, _, type = function.partition("_")
-    wide, bits = computation_type(type), topk_bits(type)
-    row = ELEMENT_TYPES[wide]
-    value = f"hloc_{type}_to_{wide}(x)" if wide != type and row.kind == "float" else "x"
-    key = value if row.kind in ("unsigned", "pred") else f"hloc_sort_key_{wide}({value})"
+    """Those by which runtime/topk.c makes one function, select_bf16_f32_16 for one."""
+    algorithm, type, wide, bits = function.split("_")
+    value = f"hloc_{type}_to_{wide}(x)" if wide != type and wide.startswith("f") else "x"
+    key = value if wide == "pred" or wide.startswith("u") else f"hloc_sort_key_{wide}({value})"
+    unused = 0 if wide == "pred" else int(wide[1:]) - int(bits)
     return (f"-DHLOC_GENERIC_TOPK={function}", f"-DHLOC_TOPK_{algorithm.upper()}", f"-DHLOC_TYPE=hloc_{type}",
-            f"-DHLOC_KEY=({key} >> {row.bits - bits})", f"-DHLOC_KEY_BITS={bits}")
+            f"-DHLOC_KEY=({key} >> {unused})", f"-DHLOC_KEY_BITS={bits}")
 
 
 def generic_conv(operand: str, total: str) -> str:

@@ -83,6 +83,11 @@ def topk_bits(type: str) -> int:
     return 16 if type == "bf16" else ELEMENT_TYPES[computation_type(type)].bits
 
 
+def topk_elements(type: str) -> str:
+    """Elements of a top-k in the name of its library kernel: the type, the one it is computed in, bits of the key."""
+    return f"{type}_{computation_type(type)}_{topk_bits(type)}"
+
+
 def _selection(results: tuple, length: int, bits: int) -> Selection | None:
     """The selection that computes these results of a sort, or None. bits: of the key, 0 without a key."""
     if not bits or length <= SHORTEST_SELECTED:

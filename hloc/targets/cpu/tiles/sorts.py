@@ -19,6 +19,7 @@ from hloc.targets.cpu.plans.sorts import (
     plan_of_sort,
     plan_of_topk,
     topk_bits,
+    topk_elements,
     unused_bits,
 )
 from hloc.targets.cpu.tiles.library_calls import fields_text, fits, library_function
@@ -63,7 +64,7 @@ def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: in
 def topk(tile: Tile, name: str, machine: Machine) -> CFunction:
     """A call of runtime/topk.c, which is compiled for the type and the algorithm."""
     given, type, plan = dict(tile.parameters), tile.buffers[0].type, plan_of_topk(tile, machine)
-    kernel = f"topk_{plan.algorithm}_{type}"
+    kernel = f"topk_{plan.algorithm}_{topk_elements(type)}"
     fields = fields_text(rows=given["rows"], n=given["length"], kept=given["k"], largest=given["largest"],
                          candidates=plan.macros.get("CANDIDATES", 0), groups=plan.macros.get("GROUPS", 0))
     facts = [f"  HLOC_DECLARE_TOPK({kernel})", fits(kernel, topk_bits(type), *plan.assumed.values()),
