@@ -90,6 +90,16 @@ def test_emulated_gpu(path: Path, monkeypatch) -> None:
     assert Expectation(module, inputs).difference(results) == ""
 
 
+@pytest.mark.parametrize("name", ["zeros_of_both_signs"])
+def test_without_fusion(name: str) -> None:
+    """Programs whose faults showed in kernels of single instructions."""
+    module = read(PROGRAMS[0].with_name(f"{name}.hlo"))
+    exe = hloc.compile(module, options=api.Options(passes={"fusion": "off"}))
+    for seed in SEEDS:
+        inputs = inputs_of(module, seed)
+        assert Expectation(module, inputs).difference(exe(*inputs)) == ""
+
+
 # -- names and metadata never change what is generated -----------------------------------------------------------------
 
 HOSTILE = ["int", "for", "return", "while", "sizeof", "double", "static", "main", "hloc_execute", "buffers", "in0",

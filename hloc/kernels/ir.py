@@ -27,6 +27,7 @@ Rules (hloc/kernels/verify.py checks them)
 """
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Union
 
 INDEX = "index"
@@ -37,12 +38,27 @@ INDEX_OPS = frozenset([SUM, "multiply", "divide", "remainder", "minimum", "maxim
 PARALLEL, SERIAL, VECTOR = "parallel", "serial", "vector"
 
 
+def _signs(value: int | float | bool | complex) -> tuple[float, ...]:
+    if isinstance(value, complex):
+        return math.copysign(1, value.real), math.copysign(1, value.imag)
+    return (math.copysign(1, value),)
+
+
 class Const(NamedTuple):
     """A scalar constant: int for integers and INDEX, bool for pred, float for floats (f64 precision; nan/inf allowed;
-    for bf16/f16/f8 the value is exactly representable), complex for complex types."""
+    for bf16/f16/f8 the value is exactly representable), complex for complex types. 0 and -0 are not equal: kernels,
+    schedules and texts of equal expressions are made once."""
 
     value: int | float | bool | complex
     type: str
+
+    def __eq__(self, other: object) -> bool:
+        if tuple.__eq__(self, other) is not True:
+            return False
+        return self[0] != 0 and not isinstance(self[0], complex) or _signs(self[0]) == _signs(other[0])     # type: ignore
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     @property
     def integer(self) -> int:
