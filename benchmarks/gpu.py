@@ -36,14 +36,14 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 # name -> (seconds, what it tells): what is least known first, in case that the device is taken away
 SECTIONS: dict[str, tuple[int, str]] = {
-    "once_wrong": (22, "what was once wrong on a device, and its relatives, against the evaluator"),
+    "once_wrong": (30, "what was once wrong on a device, and its relatives, against the evaluator"),
     "new": (30, "kernels that no device has run when they were written, against the evaluator"),
     "prepare": (100, "whole programs compiled side by side"),
     "ops": (12, "kernels of the test data against the evaluator"),
     "sanitizer": (32, "compute-sanitizer on kernels of the test data"),
     "models": (32, "models of testdata/models against their expected results"),
     "kernels": (28, "kernels of the large programs, each by itself: measured beside predicted, and XLA's"),
-    "xla": (60, "whole programs against XLA:GPU"),
+    "xla": (52, "whole programs against XLA:GPU"),
     "end_to_end": (22, "whole programs, and without fusion"),
     "warpgroups": (26, "wgmma and bulk copies of sm_90a, each in a process of its own"),
     "tuning": (20, "products and a convolution by measured choice against the cost model's"),
