@@ -429,8 +429,32 @@ def infer_like_operands(instruction: Instruction) -> Shape:
 def infer_collective_permute(instruction: Instruction) -> Shape:
     attribute(instruction, "source_target_pairs")
     if instruction.get("slice_sizes") is not None:
+        _check_slices(instruction)
         return instruction.operands[1].shape
     return infer_like_operands(instruction)
+
+
+def _check_slices(instruction: Instruction) -> None:
+    """A permute of slices has four operands: a source and a target of the same types and ranks, and for each array of
+    both the starts of one slice, a tuple of integers, or of several, a tuple of those."""
+    require(len(instruction.operands) == 4, instruction, "slices need the operands source, target and their starts")
+    source, target, *starts = (o.shape for o in instruction.operands)
+    arrays, into = ([*s.tuple_shapes] if s.is_tuple else [s] for s in (source, target))
+    same = len(arrays) == len(into) and all(
+        (a.is_tuple, a.element_type, a.rank) == (b.is_tuple, b.element_type, b.rank) for a, b in zip(arrays, into))
+    require(same and source.is_tuple == target.is_tuple and not any(a.is_tuple for a in arrays), instruction,
+            f"slices of {text(source)} do not fit {text(target)}")
+    counts = []
+    for places in starts:
+        own = [*places.tuple_shapes] if source.is_tuple else [places]
+        each = [o.tuple_shapes if o.is_tuple and o.tuple_shapes and o.tuple_shapes[0].is_tuple else (o,) for o in own]
+        fits = len(own) == len(arrays) and all(
+            one.is_tuple and len(one.tuple_shapes) == array.rank and
+            all(not s.is_tuple and s.rank == 0 and s.kind in ("signed", "unsigned") for s in one.tuple_shapes)
+            for array, several in zip(arrays, each) for one in several)
+        require(fits, instruction, f"starts {text(places)} do not fit {text(source)}")
+        counts.append([len(several) for several in each])
+    require(counts[0] == counts[1], instruction, "source and target have different numbers of starts")
 
 
 def infer_collective_permute_start(instruction: Instruction) -> Shape:
@@ -438,7 +462,7 @@ def infer_collective_permute_start(instruction: Instruction) -> Shape:
     require(written is not None and written.is_tuple and len(written.tuple_shapes) >= 2, instruction,
             "the result must be (operand, result)")
     if instruction.get("slice_sizes") is not None:
-        require(len(instruction.operands) == 4, instruction, "slices need the operands source, target and their starts")
+        _check_slices(instruction)
         return Shape.tuple([*(o.shape for o in instruction.operands[:2]), *written.tuple_shapes[2:]])
     operands = [s.with_default_layout() for s in _shapes(instruction)]
     part = operands[0] if len(operands) == 1 else Shape.tuple(operands)
