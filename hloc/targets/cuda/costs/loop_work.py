@@ -25,7 +25,7 @@ from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.cache_read import registers
 from hloc.targets.cuda.loops.forms import Form, geometry_of
-from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE
+from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE, in_flight
 from hloc.targets.cuda.loops.rows import Own, Scan, Spread
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Total
 from hloc.targets.cuda.loops.vector_accesses import Packs
@@ -259,7 +259,9 @@ class _Count:
         together = TOGETHER if len(loads) * slots <= FEW_LOADS else TOGETHER_OF_MANY
         if isinstance(s, Spread):
             width = min(ELEMENT_TYPES[p.type].bytes for p in loads)
-            together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width, 2 * max(self.packs_width(s), 1)) * len(loads)
+            own = self.packs(s)
+            vectors = in_flight(own) * own.width if own and own.loads else 2
+            together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width, vectors) * len(loads)
         return max(1, math.ceil(steps * slots * len(loads) / together)) * max(1, rounds)
 
     def packs(self, s: Spread) -> Packs | None:
