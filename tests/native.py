@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hloc import cache
-from hloc.targets.cpu.building.library_kernels import GENERIC
+from hloc.targets.cpu.building.library_kernels import GENERIC, TOPK
 from hloc.targets.cpu.program.single_file import included
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -59,8 +59,8 @@ def build_runtime(extra: str = "", flags=FLAGS) -> ctypes.CDLL:
 
     def make(folder: pathlib.Path) -> pathlib.Path:
         (folder / "extra.c").write_text(extra)
-        units = [p.name for p in sorted(INCLUDE[1].glob("*.c")) if p.name not in ("call.c", "generic.c")]
-        units += [f"generic.c:{name}" for name in GENERIC]
+        units = [p.name for p in sorted(INCLUDE[1].glob("*.c")) if p.name not in ("call.c", "generic.c", "topk.c")]
+        units += [*(f"generic.c:{name}" for name in GENERIC), *(f"topk.c:{name}" for name in TOPK)]
         sources = [*(source_of(unit, folder) for unit in units), folder / "extra.c"]
 
         def compile_one(source):

@@ -12,7 +12,7 @@ import pytest
 
 from hloc.cli.main import COMMANDS, cli, main
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import GENERIC
+from hloc.targets.cpu.building.library_kernels import GENERIC, TOPK
 from hloc.targets.cpu.building.toolchain import RUNTIME
 from hloc.targets.cpu.building.unit_costs import TEMPLATES
 from hloc.targets.cpu.program.single_file import included
@@ -131,8 +131,8 @@ def link_alone(file: str, cpu: str = "native") -> None:
 @pytest.mark.parametrize("cpu", ["native", *OTHER_CPUS])
 def test_all_library_kernels_can_be_in_one_file(cpu, order, tmp_path):
     """Names of files that are compiled apart else do not clash, whatever library kernels a program has."""
-    units = [f.name for f in sorted(RUNTIME.glob("*.c")) if f.name not in ("call.c", "generic.c")]
-    units += [f"generic.c:{name}" for name in GENERIC]
+    units = [f.name for f in sorted(RUNTIME.glob("*.c")) if f.name not in ("call.c", "generic.c", "topk.c")]
+    units += [*(f"generic.c:{name}" for name in GENERIC), *(f"topk.c:{name}" for name in TOPK)]
     files = [f"{included(unit)}\n" for unit in units[::order]]
     path = tmp_path / "all.c"
     path.write_text(inline_includes("".join(files), (RUNTIME, SHARED), TEMPLATES))

@@ -244,7 +244,7 @@ def test_a_row_too_large_is_refused():
     body = (Local("row", "f32", n), For("j", n, VECTOR, (Store("row", Var("j", INDEX), ELEMENT),)),
             For("k", n, VECTOR, (Store("out", Var("k", INDEX), Load("row", index_apply("subtract", Const(n - 1, INDEX), Var("k", INDEX)), "f32")),)))
     kernel = Kernel("big", (Buffer("x", "f32", n), Buffer("out", "f32", n, "write")), (For("i", 1, PARALLEL, body),))
-    with pytest.raises(HlocError, match="kernel big on a GPU: it needs 4096 KiB of memory per row"):
+    with pytest.raises(HlocError, match="kernel big on a GPU: its arrays take 4096 KiB of each thread"):
         candidates(kernel, H100)
 
 

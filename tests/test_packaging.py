@@ -16,7 +16,7 @@ from hloc.machine import Machine
 
 ROOT = Path(__file__).parent.parent
 PREBUILT = "hloc/targets/cpu/prebuilt"
-FEW = '\n\ndef all_library_kernels():\n    return compiled(["pool.c", "call.c"], {})\n'       # of some 260, half a minute of a core
+FEW = '\n\ndef all_library_kernels():\n    return [("pool.c", ()), ("call.c", ())]\n'       # of some 60, half a minute of a core
 
 
 def run(*command: object, cwd: Path, **settings: str) -> None:

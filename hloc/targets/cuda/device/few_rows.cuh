@@ -86,7 +86,7 @@ HLOC_FN void hloc_gemm_few(Lhs lhs, Rhs rhs, unsigned char *memory, Add add, Fin
     /* Of the warp, and the same for its lanes, which multiply together: */
     const long first = warp * CHUNK;
     const int own = lane % 4 * DEEP;
-    typename B::Held held[S::AHEAD][TILES][2];
+    typename B::Held held[S::AHEAD][TILES][2] = {};
 #pragma unroll
     for (int n = 0; n < S::AHEAD; n++)
       if (first + n * STEP < S::K) read(held[n], first + n * STEP + own);

@@ -85,7 +85,7 @@ def refuse_threads(kernel: ir.Kernel) -> None:
 def _refuse_private(size: int) -> None:
     """Raise Refused for Local arrays of so many bytes in each thread."""
     if size > LARGEST_PRIVATE:
-        raise Refused(f"arrays of {size >> 10} KiB: a thread has {LARGEST_PRIVATE >> 10}")
+        raise Refused(f"its arrays take {size >> 10} KiB of each thread: at most {LARGEST_PRIVATE >> 10} are used")
 
 
 def slots_of(size: int, threads: int) -> int:
