@@ -162,10 +162,10 @@ HLOC_FN void hloc_attention_gradient_group(const unsigned char *maps, unsigned c
     tiles.steps.done(1);
     float *slab = Tiles::slabs(memory) + warp * hloc_slab<32>::SIZE;
     hloc_give_parts<O0::STORED>(out0, slab, warp * 16,
-                              [&](int r, int f, const auto &sums) { at.template give<O0>(finish0, r, f, sums); });
+                                [&](int r, int f, const auto &sums) { at.template give<O0>(finish0, r, f, sums); });
     if constexpr (S::OUTER > 1)
       hloc_give_parts<O1::STORED>(out1, slab, warp * 16,
-                                [&](int r, int f, const auto &sums) { at.template give<O1>(finish1, r, f, sums); });
+                                  [&](int r, int f, const auto &sums) { at.template give<O1>(finish1, r, f, sums); });
   };
   hloc_bulk_walk<Tiles::WARPS>(Place::WORK, copy, compute);
 }

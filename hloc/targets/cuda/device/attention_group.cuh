@@ -171,7 +171,7 @@ template <class S, class Group> struct hloc_attention_rows {
 #pragma unroll
         for (int n = 0; n < 4; n++) out[part][0][f][n] *= share[n / 2];
     hloc_give_parts<S::STORED>(out, slab, row / 16 * 16,
-                             [&](int r, int f, const auto &values) { at.give(keep, finish, r, f, values); });
+                               [&](int r, int f, const auto &values) { at.give(keep, finish, r, f, values); });
   }
 };
 
