@@ -342,6 +342,36 @@ def test_signals_end_it_with_all_that_it_started(tmp_path, number, code):
     assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below))
 
 
+HUNG_UP = """
+import http.client, os, signal, socket, threading
+from hloc.explore import server
+from hloc.explore.pool import Limits
+from hloc.interrupts import ending_cleanly
+
+def page(*_, **__):
+    os.kill(os.getpid(), NUMBER)
+    return "page"
+
+def ask(address):
+    connection = http.client.HTTPConnection(address.split("/")[2])
+    connection.request("GET", "/token/")
+    connection.getresponse().read()
+
+server.explore_page = page
+with socket.create_server(("127.0.0.1", 0)) as listening, ending_cleanly():
+    server.serve(listening, "token", {}, {}, Limits(10, 1 << 30), lambda address: threading.Thread(target=ask, args=(address,)).start())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_meets_a_task_ends_the_server(number):
+    for package in ("starlette", "uvicorn"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'hloc[explore]'")
+    script = HUNG_UP.replace("NUMBER", str(int(number)))
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -number, done.stderr
+
+
 @pytest.mark.parametrize("name, text, words", [("missing.hlo", None, "cannot read"), ("m.html", '<!DOCTYPE html><main class="explore">', "damaged"),
                                                ("m.hlo", b"\xff\xfe\x00", "not HLO text"), ("m.so", b"\x7fELF....", "compiled code")])
 def test_files_that_cannot_be_opened(tmp_path, name, text, words):

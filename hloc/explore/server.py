@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -24,6 +25,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from hloc.explore.pool import Limits, Pool
+from hloc.interrupts import ENDING
 from hloc.pages.explore_page import explore_page, policy
 
 MOST_BODY = 96 << 20
@@ -188,4 +190,25 @@ def serve(listening: socket.socket, token: str, state: dict[str, Any], facts: di
             opened(f"http://127.0.0.1:{port}/{token}/")
         await serving
 
-    asyncio.run(run())
+    with _ended_in_order(server):
+        asyncio.run(run())
+
+
+@contextmanager
+def _ended_in_order(server: uvicorn.Server) -> Iterator[None]:
+    """Signals that end the process let the server end first. An exception that a handler raises would be lost where it
+    meets a task of the event loop; uvicorn itself looks after SIGINT and SIGTERM alone, and only while it serves."""
+    received = []
+
+    def end(number: int, frame: object) -> None:
+        received.append(number)
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])
