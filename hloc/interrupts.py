@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+UNWINDING_SECONDS = 5.0            # that the unwinding may take before another signal interrupts it
 
 
 class TerminatedError(BaseException):
@@ -27,14 +29,18 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Work that is unwound before SIGTERM or SIGHUP ends the process."""
+    """Work that is unwound before SIGTERM or SIGHUP ends the process. Python drops what is raised while it calls a
+    finalizer; a signal after UNWINDING_SECONDS then raises again."""
     ours = threading.current_thread() is threading.main_thread()
     taken = [n for n in ENDING if ours and signal.getsignal(n) == signal.SIG_DFL]
 
+    began = float("-inf")
+
     def unwind(number: int, frame: object) -> None:
-        for each in taken:
-            signal.signal(each, signal.SIG_IGN)               # nothing may interrupt the unwinding
-        raise TerminatedError(number)
+        nonlocal began
+        if time.monotonic() - began > UNWINDING_SECONDS:
+            began = time.monotonic()
+            raise TerminatedError(number)
     try:
         for number in taken:
             signal.signal(number, unwind)

@@ -331,3 +331,26 @@ def test_a_thread_is_joined_though_a_signal_came_while_it_started(monkeypatch) -
     with pytest.raises(KeyboardInterrupt), Workers(1) as workers:
         workers.submit(job)
     assert ended
+
+
+FINALIZER = """
+import os, signal, time
+from hloc import interrupts
+interrupts.UNWINDING_SECONDS = 0.1
+
+class Ended:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+with interrupts.ending_cleanly():
+    Ended()
+    time.sleep(0.2)
+    print("lost", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("not ended")
+"""
+
+
+def test_a_signal_that_met_a_finalizer_may_be_sent_again() -> None:
+    done = subprocess.run([sys.executable, "-c", FINALIZER], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGTERM and done.stdout == "lost\n", done.stderr
