@@ -47,7 +47,7 @@ from kernel_harness import MACHINE, build, collect, compare, run
 from op_examples import difference, read_examples
 import hloc
 from hloc import api
-from hloc.analysis.cost import is_expensive, operations
+from hloc.analysis.cost import operations
 from hloc.errors import HlocError
 from hloc.kernels.ir import Apply, Var
 from hloc.kernels.operations import HEAVY
@@ -71,7 +71,7 @@ for example in examples:
     assert "softsign(" in text and print_module(parse_module(text)) == text             # parser, printer
     module = api.load(example.text + "\\n")                                             # verifier
     instruction = module.entry.root
-    assert operations(instruction) == 11 and is_expensive(instruction)                   # fusion's cost
+    assert operations(instruction) == 11                                               # fusion's cost
     (case,) = example.cases
     (got,) = hloc.compile(example.text + "\\n", "reference")(*case.inputs[0])           # evaluator
     assert not difference(got, case.outputs[0][0], 0)

@@ -50,11 +50,6 @@ def operations(instruction: Instruction) -> float:
     return 3.0 if instruction.shape.is_array and instruction.shape.kind == "complex" else 1.0
 
 
-def is_expensive(instruction: Instruction) -> bool:
-    """Whether storing is better than computing twice."""
-    return operations(instruction) > 2
-
-
 def flops(instruction: Instruction) -> int:
     """Floating-point (or integer) operations of one execution, called computations included once."""
     opcode, shape = instruction.opcode, instruction.shape

@@ -68,11 +68,6 @@ def module_lines(module: Module, elide_constants: bool = False) -> Iterator[tupl
         yield from printer.lines(computation, computation is module.entry)
 
 
-def print_computation(computation: Computation, is_entry: bool = False, elide_constants: bool = False) -> str:
-    """One computation, from its name to its closing brace."""
-    return _Printer(False, elide_constants).computation(computation, is_entry)
-
-
 def print_instruction(instruction: Instruction, elide_constants: bool = False) -> str:
     """One instruction, without ROOT."""
     return _Printer(False, elide_constants).instruction(instruction)

@@ -147,9 +147,6 @@ class Shape:
         dimensions = tuple(dimensions)
         return Shape(self.element_type, dimensions, layout=default_layout(len(dimensions)))
 
-    def same_dimensions(self, other: Shape) -> bool:
-        return self.dimensions == other.dimensions
-
     def compatible(self, other: Shape) -> bool:
         """Equal except for layouts and dynamic dimensions, as XLA's ShapeUtil::Compatible."""
         if self is other:

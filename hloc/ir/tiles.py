@@ -69,12 +69,6 @@ def has_known_memory(shape: Shape) -> bool:
     return max((math.prod(step.padded) for step in tile_steps(shape)), default=0) <= LARGEST_MEMORY
 
 
-def bits_in_memory(shape: Shape) -> int:
-    """The bits of a padded array; elements under a byte count their own bits."""
-    steps = tile_steps(shape)
-    return math.prod(steps[-1].after if steps else shape.dimensions) * ELEMENT_TYPES[shape.element_type].bits
-
-
 def depends_on_tiles(source: Shape, target: Shape) -> bool:
     """Whether reading the memory of one array as the other depends on tiles."""
     mine, theirs = tiles(source), tiles(target)

@@ -143,13 +143,6 @@ class Sharding:
         """What the tiles behind the array's dimensions are: replicated, manual or unreduced."""
         return ("replicated",) if self.replicate_last else self.subgroups
 
-    @property
-    def device_count(self) -> int | None:
-        """How many devices it names; None where it says nothing of that."""
-        if self.kind == "tiled":
-            return math.prod(self.tiles)
-        return self.mesh.size if self.kind == "named" and self.mesh is not None and self.mesh.axes else None
-
     def role(self, name: str) -> tuple[AxisUse, ...]:
         """Axes of a named one that are replicated, unreduced or manual as a whole."""
         return next((role.axes for role in self.roles if role.name == name), ())

@@ -36,10 +36,6 @@ class AxisSharding(NamedTuple):
         """The axes that divide a dimension."""
         return frozenset(axis for axes in self.dimensions for axis in axes)
 
-    @property
-    def is_replicated(self) -> bool:
-        return not any(self.dimensions)
-
     def along(self, dimension: int, axes: Axes) -> AxisSharding:
         """The same with other axes along one dimension."""
         return self._replace(dimensions=(*self.dimensions[:dimension], axes, *self.dimensions[dimension + 1:]))

@@ -35,10 +35,6 @@ def first_operand(w: Walk, i: Instruction) -> Result:
     return w.sized(i, x.array, dict(enumerate(x.sizes)))
 
 
-def at_bounds(w: Walk, i: Instruction) -> Result:
-    return w.of_bounds(i, w.again(i, [x.array for x in w.operands(i)]))
-
-
 def broadcast(w: Walk, i: Instruction) -> Result:
     x = w.operand(i, 0)
     sizes = {d: x.sizes[n] for n, d in enumerate(i.get("dimensions", ()))}

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from hloc.analysis.prologues import EXACT_GROUPS, MMA_SHARE, is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
-from hloc.kernels.ir import Apply, Const, Expr, Stmt, Store, Tile, Var
+from hloc.kernels.ir import Apply, Const, Expr, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
 from hloc.targets.cuda.tiles.tensor_cores import F8, Numbers
-from hloc.targets.printer import CUDA, comment, kernel_start, pointer_type, print_statements
+from hloc.targets.printer import comment, kernel_start, pointer_type
 
 TENSOR_BYTES = 64               # bytes of the depth per step
 BLOCKS_PER_SM = 8
@@ -296,16 +296,6 @@ def kernel_text(tile: Tile, name: str, threads: int, body: list[str], memory: in
     for part in body:
         lines += ["  " + line for line in part.split("\n")]
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def lambda_text(name: str, parameters: tuple[tuple[str, str], ...], body: tuple[Stmt, ...],
-                exchanged: bool = False) -> str:
-    """`auto name = [&](...) { body };`; exchanged: row and column parameters are exchanged."""
-    order = list(parameters)
-    if exchanged:
-        order[1], order[2] = order[2], order[1]
-    inside = ", ".join(f"{c_type(t)} {n}" for n, t in order)
-    return f"auto {name} = [&]({inside}) {{\n{print_statements(body, CUDA, 1)}\n}};"
 
 
 def store_sum(buffer, place: Expr, total: str) -> Store:
