@@ -49,13 +49,13 @@ BY_OPCODE: dict[str, Lowering] = {
     "ragged-dot": late("products.ragged_dot", "lower_ragged_product"),
     "dynamic-update-slice": late("elemental.updates", "lower_dynamic_update_slice"),
     "scatter": late("elemental.updates", "lower_scatter"),
-    "sort": late("library_kernels.sort", "lower_sort"), "topk": late("library_kernels.sort", "lower_topk"),
+    "sort": late("library_kernels.sort", "lower_sort"), "topk": late("library_kernels.whole_arrays", "lower_topk"),
     "reduce-window": late("reductions.window", "lower_reduce_window"),
     "select-and-scatter": late("reductions.select_and_scatter", "lower_select_and_scatter"),
     "bitcast-convert": lower_bitcast_convert, "bitcast": lower_bitcast_convert,
-    "fft": late("library_kernels.fft", "lower_fft"),
-    "cholesky": late("library_kernels.triangular", "lower_cholesky"),
-    "triangular-solve": late("library_kernels.triangular", "lower_triangular_solve"),
+    "fft": late("library_kernels.whole_arrays", "lower_fft"),
+    "cholesky": late("library_kernels.whole_arrays", "lower_cholesky"),
+    "triangular-solve": late("library_kernels.whole_arrays", "lower_triangular_solve"),
 }
 BY_KIND: dict[str, Lowering] = {"kInput": lower_reduce, "kCustom": late("reductions.rows", "lower_rows"),
                                 "kOutput": lower_product}

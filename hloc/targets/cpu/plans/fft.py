@@ -103,7 +103,7 @@ class _Type(NamedTuple):
 
 
 def plan_of_fft(tile: Tile, machine: Machine) -> FftPlan:
-    """Parameters as in hloc/kernels/library_kernels/fft.py."""
+    """Parameters as in hloc/kernels/library_kernels/whole_arrays.py."""
     given, point = dict(tile.parameters), 16 if tile.buffers[1].type in ("c128", "f64") else 8
     kind, lengths, batch = given["kind"], given["lengths"], given["batch"]
     type = _Type(point, 2 * machine.vector_bytes // point)

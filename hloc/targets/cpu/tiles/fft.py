@@ -1,6 +1,6 @@
 """Fourier transforms: Tiles -> C that calls runtime/fft.h with a plan.
 
-In: a Tile as in hloc/kernels/library_kernels/fft.py. Out: its function.
+In: a Tile as in hloc/kernels/library_kernels/whole_arrays.py. Out: its function.
 
     fft(tile, "k0_fft", machine)     "... static const int factors0[] = {4, 3, 5}; ... hloc_fft_f32(&plan, ...) ..."
 """

@@ -1,6 +1,6 @@
 """Cholesky factorizations and triangular solves: Tiles -> C that calls runtime/triangular.h with a plan.
 
-In: a Tile as in hloc/kernels/library_kernels/triangular.py. Out: its function.
+In: a Tile as in hloc/kernels/library_kernels/whole_arrays.py. Out: its function.
 
     cholesky(tile, "k0_cholesky", machine)     "... hloc_cholesky_f32(&plan, buffers[0], buffers[1]) ..."
 """

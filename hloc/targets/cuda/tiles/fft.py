@@ -1,6 +1,6 @@
 """Fourier transforms on the GPU: an "fft" Tile -> CUDA C kernels, one pass per transformed dimension.
 
-In: the Tile that hloc/kernels/library_kernels/fft.py describes. Out: per dimension, one kernel if a line fits into
+In: the Tile that kernels/library_kernels/whole_arrays.py describes. Out: per dimension, one kernel if a line fits into
 shared memory, otherwise one per stage over scratch memory. The stages are the prime factors of the length, with small
 ones combined. A real transform starts (RFFT) or ends (IRFFT) with the last dimension, and stores only half of it.
 

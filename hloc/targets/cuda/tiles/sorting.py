@@ -1,6 +1,6 @@
 """Sorts and top-k on the GPU: "sort" and "topk" Tiles -> CUDA C that calls sort.cuh.
 
-In: the Tiles that kernels/library_kernels/sort.py describes. Out: one kernel if a row fits into a block's shared
+In: the Tiles of kernels/library_kernels (sort.py, whole_arrays.py). Out: one kernel if a row fits into a block's shared
 memory. One, too, if few elements of a longer row are wanted: the last block of a row sorts the first ones of all
 chunks; if they are very few, threads keep them in registers, and nothing is sorted. Otherwise: one kernel that sorts
 chunks, one per round of merging, and one that moves the elements; positions are in scratch memory.
