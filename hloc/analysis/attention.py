@@ -11,7 +11,6 @@ for every dimension its size and its stride in the flat scores of the first dot.
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -86,12 +85,6 @@ def free_of_side(dot: Instruction, side: int) -> tuple[int, ...]:
 def side_of(dot: Instruction, walk: Walk, keys: Run) -> int | None:
     """The operand whose free dimensions are the keys."""
     return next((n for n in (1, 0) if joined(walk, free_of_side(dot, n)) == keys), None)
-
-
-def multiply_adds(dot: Instruction) -> int:
-    """Of one run of a dot."""
-    left = dot.operands[0].shape.dimensions
-    return dot.shape.num_elements * math.prod(left[d] for d in contracting(dot, 0))
 
 
 # -- walks -------------------------------------------------------------------------------------------------------------

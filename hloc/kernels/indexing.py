@@ -191,8 +191,13 @@ def modulo(a: Index, divisor: int) -> Index:
 
 def linearize(indices: Sequence[Index], dimensions: Sequence[int]) -> Index:
     """The flat row-major position of a multi-index."""
+    return strided(indices, row_major(dimensions))
+
+
+def strided(indices: Iterable[Index], strides: Iterable[int]) -> Index:
+    """The sum of indices times strides."""
     total = ZERO
-    for index, stride in zip(indices, row_major(dimensions)):
+    for index, stride in zip(indices, strides):
         total = add(total, scale(index, stride))
     return total
 

@@ -29,38 +29,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hloc.analysis.attention import Attention, attention_in, multiply_adds
+from hloc.analysis.attention import Attention, attention_in
+from hloc.analysis.attention_gradient import Weighted
 from hloc.analysis.fusible import in_place_operands
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Instruction, row_major
+from hloc.ir import row_major
+from hloc.kernels import indexing
 from hloc.kernels.attention.new_lines import NewLines, new_lines
-from hloc.kernels.attention.walks import (
-    OPERATIONS_OF_SOFTMAX,
-    Operand,
-    Walk,
-    common,
-    features_of,
-    flat_position,
-    merged,
-    one_walk,
-    operands_of,
-    places,
-    reader_of,
-    strides_of_result,
-    values_of,
-    walks_of_product,
-    walks_of_weights,
-)
+from hloc.kernels.attention.walks import Level, Matmuls
 from hloc.kernels.elemental.updates import update_kernel
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
-from hloc.kernels.ir import Buffer, Cost, Let, Stmt, Tile, Update
-from hloc.kernels.products.operands import OperandKernels
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Buffer, Let, Stmt, Tile, Update
 from hloc.machine import Machine
 
 NAMES = ("query", "key", "value")
-# indices of the steps of a Walk, one per array; at the end for each NewLines two: of the dot's operands (key), of
-# them and the result (value)
-QUERY, KEY, VALUE, RESULT, LARGEST, SUM, FIRST_LINES = range(7)
+QUERY, KEY, VALUE, RESULT, LARGEST, SUM, FIRST_LINES = range(7)     # steps of a Level; at the end one of each NewLines
 
 
 def lower_attention(group: Group, machine: Machine) -> Lowered:
@@ -68,113 +52,81 @@ def lower_attention(group: Group, machine: Machine) -> Lowered:
     attention = attention_in(group.instruction.get("calls"))
     if attention is None:
         raise UnsupportedError("two matmuls that are not an attention, in one fusion", group.instruction.span)
-    return _Lowering(group, machine, attention).lowered()
+    stored = {group.roots[leaf]: leaf for leaf, _ in in_place_operands(group.instruction)}
+    return _Lowering(replace(group, stored=stored), machine, attention).lowered()
 
 
-class _Lowering:
-    """The kernels of one attention."""
+class _Lowering(Matmuls):
+    """The kernels of one attention. new: what the tile stores itself."""
 
     def __init__(self, group: Group, machine: Machine, attention: Attention):
-        self.in_place = in_place_operands(group.instruction)
-        self.group = group = replace(group, stored={group.roots[leaf]: leaf for leaf, _ in self.in_place})
-        self.machine = machine
         self.attention = attention
-        self.first, self.second = attention.scores, attention.output
-        self.key_side = attention.side
-        self.slot = attention.slot
-        self.walks = attention.walks
-        self.operands = OperandKernels(group, machine)
-        self.root = next(r for r in group.roots
-                         if r not in (attention.largest, attention.sum) and r not in group.stored)
-        self.new: list[NewLines] = []                       # what the tile stores itself
+        super().__init__(group, machine, attention.walks, attention.keys, (attention.scores,),
+                         (Weighted(attention.output, attention.slot),))
+        (self.query, self.key), self.value = self.factors[0], self.values[0]
+        self.new: list[NewLines] = []
+        if machine.kind == "gpu" and not self.operands.calls:
+            self.new = new_lines(group, attention, {"key": self.key, "value": self.value})
 
     def lowered(self) -> Lowered:
-        query, key = operands_of(self.first, self.key_side, self.walks[self.first], self.operands)
-        value = values_of(self.second, self.slot, self.walks[self.attention.weights], self.operands)
-        if self.machine.kind == "gpu" and not self.operands.calls:
-            self.new = new_lines(self.group, self.attention, {"key": key, "value": value})
-        levels = merged(self.levels(query, key, value))
-        rows = [n for n in levels if n.steps[KEY] == n.steps[VALUE] == 0]
-        row = max(rows, key=lambda n: n.size, default=Walk(1, 0, (0,) * (FIRST_LINES + 2 * len(self.new))))
-        tile = self.tile([query, key, value], row, [n for n in levels if n is not row])
+        tile = self.tile(*self.levels(self.other_positions))
         stored = {lines.stored.update for lines in self.new}
-        before = [update_kernel(self.group, self.machine, [leaf], "_update")
+        before = [update_kernel(self.group, self.operands.machine, [leaf], "_update")
                   for update, leaf in self.group.stored.items() if update not in stored]
-        return Lowered((*before, *self.operands.calls, tile), tuple(self.operands.scratch),
-                       in_place=tuple((leaf, operand, 0) for leaf, operand in self.in_place))
+        in_place = tuple((leaf, operand, 0) for leaf, operand in in_place_operands(self.group.instruction))
+        return Lowered((*before, *self.operands.calls, tile), tuple(self.operands.scratch), in_place)
 
-    # -- dimensions
-
-    def levels(self, query: Operand, key: Operand, value: Operand) -> list[Walk]:
-        """The dimensions of the scores except the keys', outermost first, split as finely as both products need."""
-        weights = self.walks[self.attention.weights]
-        return common([
-            walks_of_product(self.first, self.key_side, self.walks[self.first], query, key),
-            walks_of_weights(self.second, self.slot, weights, value, self.result_strides()),
-            *(self.walks_of_state(reduce) for reduce in (self.attention.largest, self.attention.sum)),
-            *(walks_of_product(self.first, self.key_side, self.walks[self.first], query, lines.operand)
-              if lines.array == "key" else
-              walks_of_weights(self.second, self.slot, weights, lines.operand, self.result_strides())
-              for lines in self.new)])
-
-    def walks_of_state(self, reduce: Instruction) -> list[Walk]:
-        """The rows: steps in the arrays of row states."""
-        walk = self.walks[reduce.operands[0]]
-        kept = [d for d in range(len(walk)) if d not in reduce.get("dimensions")]
-        return [Walk(*walk[d], (s,)) for d, s in zip(kept, row_major(reduce.shape.dimensions))]
-
-    def result_strides(self) -> list[int]:
-        """The stride of the result along each dimension of the second dot."""
-        return strides_of_result(self.group, self.second, self.root)
+    def other_positions(self, place: Index) -> list[Index]:
+        """In the arrays of row states, and in the lines that the tile stores."""
+        found = []
+        for reduce in (self.attention.largest, self.attention.sum):
+            index = self.index(place, reduce.operands[0])
+            kept = [i for d, i in enumerate(index) if d not in reduce.get("dimensions")]
+            found.append(indexing.strided(kept, row_major(reduce.shape.dimensions)))
+        for lines in self.new:
+            array = self.attention.scores if lines.array == "key" else self.attention.weights
+            found.append(lines.operand.position(0, self.batches(place, array)))
+        return found
 
     # -- the tile
 
-    def tile(self, sides: list[Operand], row: Walk, others: list[Walk]) -> KernelCall:
-        query, key, value = sides
+    def tile(self, row: Level, others: list[Level]) -> KernelCall:
         outline = Outline(self.group)
         score = self.score(outline, row, others)
-        stored = outline.result_buffer(self.group.roots.index(self.root))
-        states = tuple(
-            (outline.result_buffer(self.group.roots.index(reduce)), what, row.steps[n],
-             tuple(k.steps[n] for k in others))
-            for what, n, reduce in (("largest", LARGEST, self.attention.largest), ("sum", SUM, self.attention.sum))
-            if reduce in self.group.roots)
-        updates = self.updates(others)
+        stored = outline.result_buffer(self.group.roots.index(self.roots[0]))
+        steps = [(row.steps[n], tuple(k.steps[n] for k in others)) for n in range(len(row.steps))]
+        states = tuple((outline.result_buffer(self.group.roots.index(reduce)), what, *steps[n])
+                       for what, n, reduce in (("largest", LARGEST, self.attention.largest),
+                                               ("sum", SUM, self.attention.sum)) if reduce in self.group.roots)
+        updates = self.updates([batches for _, batches in steps[FIRST_LINES:]])
         buffers, arguments = buffers_of([outline, *(o for o, _ in updates)])
-        columns, feature = self.attention.keys[0], one_walk(features_of(self.second, self.slot, self.result_strides()))
-        sizes = (row.size, columns, query.size(2), value.size(2))
+        sides, lines = (self.query, self.key, self.value), [lines.operand for lines in self.new]
+        given = [(side.access.offset, first, side.stride(2), steps[n][1]) for side, n, first in (
+            (self.query, QUERY, row.steps[QUERY]), (self.key, KEY, self.key.stride(1)),
+            (self.value, VALUE, self.value.stride(1)))]
         parameters = (
-            ("types", tuple(s.access.type for s in sides)),
-            ("weights", self.second.operands[self.slot].shape.element_type), ("sizes", sizes),
-            ("batches", tuple(n.size for n in others)),
-            ("query", (query.access.offset, row.steps[QUERY], query.stride(2), tuple(n.steps[QUERY] for n in others))),
-            ("key", (key.access.offset, key.stride(1), key.stride(2), tuple(n.steps[KEY] for n in others))),
-            ("value", (value.access.offset, value.stride(1), value.stride(2), tuple(n.steps[VALUE] for n in others))),
-            ("result", (row.steps[RESULT], feature, tuple(n.steps[RESULT] for n in others))),
+            ("types", tuple(s.access.type for s in sides)), ("weights", self.attention.weights.shape.element_type),
+            ("sizes", (row.size, self.columns[0], self.query.size(2), self.value.size(2))),
+            ("batches", tuple(n.size for n in others)), *zip(NAMES, given),
+            ("result", (row.steps[RESULT], self.feature(0), steps[RESULT][1])),
             *((("states", states),) if states else ()), *((("stored", stored),) if stored != "out0" else ()))
         written = {lines.array for lines in self.new}
         operands = tuple(Buffer(name, s.access.type, s.access.size, "update" if name in written else "read")
                          for name, s in zip(NAMES, sides)) + tuple(lines.buffer for lines in self.new)
-        moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
-        work = 2 * (multiply_adds(self.first) + multiply_adds(self.second))
-        work += OPERATIONS_OF_SOFTMAX * self.first.shape.num_elements
         tile = Tile(self.group.kernel_name, "attention", operands + buffers, parameters, score,
-                    cost=Cost(moved, work), origin=self.group.origin, updates=tuple(u for _, u in updates))
-        given = [*sides, *(lines.operand for lines in self.new)]
-        return KernelCall(tile, (*(s.access.stored_at for s in given), *arguments))
+                    cost=self.cost((*operands, *buffers)), origin=self.group.origin,
+                    updates=tuple(u for _, u in updates))
+        return KernelCall(tile, (*(s.access.stored_at for s in (*sides, *lines)), *arguments))
 
-    def updates(self, others: list[Walk]) -> list[tuple[Outline, Update]]:
+    def updates(self, batches: list[tuple[int, ...]]) -> list[tuple[Outline, Update]]:
         """What the tile stores, and what the statements for it read."""
-        found = []
-        for n, lines in enumerate(self.new):
-            outline, step = Outline(self.group), FIRST_LINES + 2 * n + (lines.array == "key")
-            found.append((outline, lines.update(outline, tuple(k.steps[step] for k in others))))
-        return found
+        outlines = [Outline(self.group) for _ in self.new]
+        return [(outline, lines.update(outline, strides))
+                for outline, lines, strides in zip(outlines, self.new, batches)]
 
-    def score(self, outline: Outline, row: Walk, others: list[Walk]) -> tuple[Stmt, ...]:
+    def score(self, outline: Outline, row: Level, others: list[Level]) -> tuple[Stmt, ...]:
         """Statements that compute a score from Var("acc")."""
-        scores, score = self.first, self.attention.score
-        position = flat_position(row, self.attention.keys, others)
-        outline.elements.sources[scores] = reader_of(scores, "acc", self.walks[scores], position)
-        value = outline.elements.value(score, places(position, self.walks[score], scores.shape.num_elements))
+        scores, position = self.attention.scores, self.flat_position(row, others)
+        outline.elements.sources[scores] = self.reader(scores, "acc", position)
+        value = outline.elements.value(self.attention.score, self.index(position, self.attention.score))
         return (*outline.builder.body(), Let("score", value))

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from hloc.analysis.attention import Attention
 from hloc.analysis.attention_updates import StoredLines, stored_lines
-from hloc.ir import Instruction, row_major
+from hloc.ir import Instruction
+from hloc.ir.narrowing import all_known
+from hloc.kernels import indexing
 from hloc.kernels.attention.walks import Operand
 from hloc.kernels.group import Arg, Group, Outline
 from hloc.kernels.ir import Buffer, Let, Update
-from hloc.kernels.products.operands import Access, strided
+from hloc.kernels.products.operands import strided
 from hloc.kernels.rules.indexing import start_indices
 
 
@@ -65,14 +67,8 @@ def _as_operand(group: Group, update: Instruction, array: Operand) -> Operand | 
     in_place = array.access.argument == Arg("result", 0, group.stored[update]) and array.access.offset == 0
     if source is None or not in_place:
         return None
-    sizes = update.shape.dimensions
-    whole = row_major(sizes)
-    steps = []
-    for size, stride in zip(array.dimensions, array.strides):
-        home = next((d for d, n in enumerate(sizes) if n > 1 and stride % whole[d] == 0
-                     and stride * size <= whole[d] * n), None)
-        if size > 1 and stride and home is None:
-            return None
-        steps.append(stride // whole[home] * source.strides[home] if size > 1 and stride and home is not None else 0)
-    access = Access(source.argument, source.type, source.size, source.offset, tuple(steps))
-    return array._replace(access=access)
+    names = [f"d{n}" for n in range(len(array.dimensions))]
+    place = indexing.strided(map(indexing.variable, names, array.dimensions), array.strides)
+    line = indexing.strided(indexing.delinearize(place, update.shape.dimensions), source.strides)
+    steps = [indexing.coefficient_of(line, name) for name in names]
+    return array._replace(access=source._replace(strides=tuple(steps))) if all_known(steps) else None

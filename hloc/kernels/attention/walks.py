@@ -1,42 +1,42 @@
 """Common parts of attention and its gradients: dimensions, and the strides of arrays along them.
 
-In: dots of a fusion, and the walks of the arrays of the scores' size (hloc/analysis/attention.py). Out: the operands in
-memory; the dimensions of the scores except the columns' as Walks: the stride of each in every array.
+In: the matmuls of a fusion, and the walks of the arrays of the scores' size (hloc/analysis/attention.py). Out: the
+operands in memory; the dimensions of the scores except the columns' as Levels: the stride of each in every array.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hloc.analysis.attention import batch, contracting, free, free_of_side
+from hloc.analysis.attention import Run, Walk, batch, contracting, free, free_of_side, side_of
+from hloc.analysis.attention_gradient import Weighted
+from hloc.analysis.prologues import multiply_adds
 from hloc.analysis.strides import collapsed
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.ir.narrowing import all_known
 from hloc.kernels import indexing
+from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group
-from hloc.kernels.ir import Expr, Var
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Buffer, Cost, Expr, Var
+from hloc.kernels.loops import refine
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules.loops import product_result
+from hloc.machine import Machine
 
 BATCH, ROW, COLUMN = "batch", "row", "column"
 OPERATIONS_OF_SOFTMAX = 20      # per score
-Dimensions = tuple[tuple[int, int], ...]        # (size, stride in the flat scores) of an array of their size
 
 
-class Walk(NamedTuple):
-    """A dimension: its size, its stride in the flat scores, and its strides in other arrays."""
+class Level(NamedTuple):
+    """A dimension of the scores: its size, its stride in the flat scores, and its strides in arrays."""
 
     size: int
     distance: int
     steps: tuple[int, ...]
-
-    def split(self, inner: int) -> tuple[Walk, Walk]:
-        """As an outer dimension and an inner one of that size."""
-        outer = Walk(self.size // inner, self.distance * inner, tuple(s * inner for s in self.steps))
-        return outer, self._replace(size=inner)
 
 
 class Operand(NamedTuple):
@@ -57,6 +57,10 @@ class Operand(NamedTuple):
     def size(self, part: int) -> int:
         return math.prod(self.dimensions[d] for d in self.parts[part])
 
+    def position(self, part: int, index: Sequence[Index]) -> Index:
+        """The distance of an index along the dimensions of one part."""
+        return indexing.strided(index, [self.strides[d] for d in self.parts[part]])
+
 
 def one_walk(dimensions: list[tuple[int, int]]) -> int | None:
     """The stride of dimensions (size, stride), outermost first, collapsed into one; None if there is none."""
@@ -64,27 +68,131 @@ def one_walk(dimensions: list[tuple[int, int]]) -> int | None:
     return None if others else stride
 
 
-# -- operands of products ----------------------------------------------------------------------------------------------
+class Matmuls:
+    """The matmuls of one kernel. products: those as large as the scores; outputs: of the weights and other arrays;
+    factors: of each product the operand with the rows, and the one with the columns (parts: batch, rows or columns,
+    depth); values: what weights are multiplied with (parts: batch, columns, features); roots, results: of each output,
+    and its strides along the dimensions of the dot."""
 
-def operands_of(product: Instruction, side: int, walk: Dimensions, operands: OperandKernels) -> tuple[Operand, Operand]:
-    """The operand with the rows, and the one with the columns, which is the one at `side`. Parts: batch, rows or
-    columns, depth."""
-    other = 1 - side
-    columns = sorted(zip(free_of_side(product, side), free(product, side)), key=lambda pair: -walk[pair[0]][1])
-    depth = sorted(zip(contracting(product, side), contracting(product, other)))
-    return (_operand(operands, product.operands[other],
-                     (batch(product, other), free(product, other), tuple(d for _, d in depth)), (2,)),
-            _operand(operands, product.operands[side],
-                     (batch(product, side), tuple(d for _, d in columns), tuple(d for d, _ in depth)), (1, 2)))
+    def __init__(self, group: Group, machine: Machine, walks: dict[Instruction, Walk], columns: Run,
+                 products: Sequence[Instruction], outputs: Sequence[Weighted]):
+        self.group = group
+        self.walks = walks
+        self.columns = columns
+        self.products = products
+        self.outputs = outputs
+        self.operands = OperandKernels(group, machine)
+        self.factors = [self._factors(p) for p in products]
+        self.values = [self._values(o) for o in outputs]
+        self.roots = [next(r for r in group.roots if r in dependents(group, o.dot)) for o in outputs]
+        self.results = [strides_of_result(group, o.dot, root) for o, root in zip(outputs, self.roots)]
 
+    @property
+    def elements(self) -> int:
+        """Of the scores."""
+        return self.products[0].shape.num_elements
 
-def values_of(dot: Instruction, slot: int, walk: Dimensions, operands: OperandKernels) -> Operand:
-    """The operand multiplied with the weights, which are at `slot`. Parts: batch, columns, features. walk: of the
-    weights."""
-    side = 1 - slot
-    summed = sorted(zip(contracting(dot, slot), contracting(dot, side)), key=lambda pair: -walk[pair[0]][1])
-    return _operand(operands, behind_conversion(operands.group, dot.operands[side]),
-                    (batch(dot, side), tuple(d for _, d in summed), free(dot, side)), (1, 2))
+    def _side(self, product: Instruction) -> int:
+        """The operand of a product that has the columns."""
+        side = side_of(product, self.walks[product], self.columns)
+        assert side is not None             # as the analysis has checked
+        return side
+
+    def _factors(self, product: Instruction) -> tuple[Operand, Operand]:
+        side, walk = self._side(product), self.walks[product]
+        other = 1 - side
+        columns = sorted(zip(free_of_side(product, side), free(product, side)), key=lambda pair: -walk[pair[0]][1])
+        depth = sorted(zip(contracting(product, side), contracting(product, other)))
+        return (_operand(self.operands, product.operands[other],
+                         (batch(product, other), free(product, other), tuple(d for _, d in depth)), (2,)),
+                _operand(self.operands, product.operands[side],
+                         (batch(product, side), tuple(d for _, d in columns), tuple(d for d, _ in depth)), (1, 2)))
+
+    def _values(self, output: Weighted) -> Operand:
+        dot, slot, walk = output.dot, output.slot, self.walks[output.weights]
+        side = 1 - slot
+        summed = sorted(zip(contracting(dot, slot), contracting(dot, side)), key=lambda pair: -walk[pair[0]][1])
+        return _operand(self.operands, behind_conversion(self.group, dot.operands[side]),
+                        (batch(dot, side), tuple(d for _, d in summed), free(dot, side)), (1, 2))
+
+    def feature(self, number: int) -> int | None:
+        """The stride of the features in a result."""
+        dot, slot = self.outputs[number].dot, self.outputs[number].slot
+        return one_walk([(dot.shape.dimensions[n], self.results[number][n]) for n in free_of_side(dot, 1 - slot)])
+
+    def positions(self, place: Index) -> list[Index]:
+        """The positions that belong to one of the scores, of column 0: in both operands of each product, and in the
+        values and the result of each output, of feature 0."""
+        found = []
+        for product, (first, second) in zip(self.products, self.factors):
+            both, index = self.batches(place, product), self.index(place, product)
+            rows = [index[n] for n in free_of_side(product, 1 - self._side(product))]
+            found += [indexing.add(first.position(0, both), first.position(1, rows)), second.position(0, both)]
+        for (dot, slot), values, result in zip(self.outputs, self.values, self.results):
+            both, index = self.batches(place, dot.operands[slot]), self.index(place, dot.operands[slot])
+            rows = [index[d] for d in free(dot, slot)]
+            kept = [result[n] for n in (*range(len(both)), *free_of_side(dot, slot))]
+            found += [values.position(0, both), indexing.strided([*both, *rows], kept)]
+        return found
+
+    def batches(self, place: Index, array: Instruction) -> list[Index]:
+        """The index along the dimensions of the batch: of a product, or of the weights of an output."""
+        index = self.index(place, array)
+        if array in self.products:
+            return list(index[:len(batch(array, 0))])
+        output = next(o for o in self.outputs if o.weights is array)
+        return [index[d] for d in batch(output.dot, output.slot)]
+
+    def index(self, place: Index, array: Instruction) -> Indices:
+        """The multi-index of a flat position of the scores, in an array of their size."""
+        return places(place, self.walks[array], self.elements)
+
+    def levels(self, more: Callable[[Index], list[Index]] = lambda place: []) -> tuple[Level, list[Level]]:
+        """The rows, and the other dimensions of the scores but the columns, outermost first, with the strides of the
+        arrays of `positions`, then of `more`. UnsupportedError if there are none: the matmuls disagree."""
+        size, distance = self.columns
+
+        def emit(builder: Builder, counters: Indices, extents: list[int]) -> None:
+            flat = indexing.linearize(counters, extents)
+            place = indexing.add(indexing.scale(indexing.floor_divide(flat, distance), size * distance),
+                                 indexing.modulo(flat, distance))
+            builder.accesses = [("", p) for p in (place, *self.positions(place), *more(place))]
+            for _, position in builder.accesses:
+                builder.position(position)
+        extents, _, builder = refine([n for n in (self.elements // (size * distance), distance) if n > 1], emit)
+        found = []
+        for n, extent in enumerate(extents):
+            steps = [indexing.coefficient_of(p, f"i{n}") for _, p in builder.accesses]
+            if not all_known(steps):
+                raise UnsupportedError("the matmuls of an attention disagree on its dimensions")
+            found.append((extent, *steps))
+        levels = [Level(size, first, tuple(steps)) for size, first, *steps in collapsed(found)]
+        fixed = [2 * n + 1 for n in range(len(self.products))] + [2 * (len(self.products) + n)
+                                                                   for n in range(len(self.outputs))]
+        rows = [n for n in levels if not any(n.steps[f] for f in fixed)]
+        row = max(rows, key=lambda n: n.size, default=Level(1, 0, (0,) * (len(builder.accesses) - 1)))
+        return row, [n for n in levels if n is not row]
+
+    def flat_position(self, row: Level, others: list[Level]) -> Index:
+        """The flat position of (batch, row, column) in the scores."""
+        counted = indexing.variable(BATCH, math.prod(n.size for n in others))
+        return indexing.strided(
+            [indexing.variable(ROW, row.size), indexing.variable(COLUMN, self.columns[0]),
+             *indexing.delinearize(counted, [n.size for n in others])],
+            [row.distance, self.columns[1], *(n.distance for n in others)])
+
+    def reader(self, product: Instruction, sum: str, position: Index) -> Callable[[Indices], Expr]:
+        """A product at an index, which is where its sum, a Var, is being computed."""
+        def read(index: Indices) -> Expr:
+            if indexing.strided(index, [distance for _, distance in self.walks[product]]) != position:
+                raise UnsupportedError("a matmul that is read at other positions than the one computed", product.span)
+            return product_result(Var(sum, "f32"), product.shape.element_type)
+        return read
+
+    def cost(self, buffers: Sequence[Buffer]) -> Cost:
+        work = 2 * sum(multiply_adds(d) for d in (*self.products, *(o.dot for o in self.outputs)))
+        return Cost(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers),
+                    work + OPERATIONS_OF_SOFTMAX * self.elements)
 
 
 def _operand(operands: OperandKernels, operand: Instruction, parts: tuple[tuple[int, ...], ...],
@@ -98,34 +206,15 @@ def _operand(operands: OperandKernels, operand: Instruction, parts: tuple[tuple[
     return given._replace(access=operands.in_order(operand, type, order))
 
 
-def walks_of_product(product: Instruction, side: int, walk: Dimensions, first: Operand, second: Operand) -> list[Walk]:
-    """A product's dimensions except the columns: steps in both operands."""
-    found = [Walk(*walk[n], (first.strides[a], second.strides[b]))
-             for n, (a, b) in enumerate(zip(first.parts[0], second.parts[0]))]
-    return found + [Walk(*walk[n], (first.strides[a], 0))
-                    for n, a in zip(free_of_side(product, 1 - side), first.parts[1])]
-
-
-def walks_of_weights(dot: Instruction, slot: int, walk: Dimensions, values: Operand, results: list[int]) -> list[Walk]:
-    """The dimensions of a dot's weights except the columns: steps in the values and in the result."""
-    found = [Walk(*walk[d], (values.strides[v], results[n]))
-             for n, (d, v) in enumerate(zip(batch(dot, slot), values.parts[0]))]
-    return found + [Walk(*walk[d], (0, results[n]))
-                    for d, n in zip(free(dot, slot), free_of_side(dot, slot))]
-
-
-def features_of(dot: Instruction, slot: int, results: list[int]) -> list[tuple[int, int]]:
-    """(size, step in the result) of the features' dimensions."""
-    return [(dot.shape.dimensions[n], results[n]) for n in free_of_side(dot, 1 - slot)]
-
-
-# -- results -----------------------------------------------------------------------------------------------------------
-
 def strides_of_result(group: Group, dot: Instruction, root: Instruction) -> list[int]:
     """The strides of a result, computed from a dot by conversions and transposes, along each dimension of the dot."""
     names = [f"d{n}" for n in range(dot.shape.rank)]
-    index = tuple(indexing.variable(n, size) for n, size in zip(names, dot.shape.dimensions))
-    for node in reversed(tail_of_result(group, dot, root)):
+    index = tuple(map(indexing.variable, names, dot.shape.dimensions))
+    depends, node, tail = dependents(group, dot), root, list[Instruction]()
+    while node is not dot:
+        tail.append(node)
+        node = next(o for o in node.operands if o in depends)
+    for node in reversed(tail):
         if node.opcode == "transpose":
             index = tuple(index[d] for d in node.get("dimensions"))
         elif node.opcode in ("reshape", "bitcast"):
@@ -146,42 +235,7 @@ def dependents(group: Group, dot: Instruction) -> set[Instruction]:
     return found
 
 
-def tail_of_result(group: Group, dot: Instruction, root: Instruction) -> list[Instruction]:
-    """The instructions from the root back to a dot, without the dot."""
-    depends = dependents(group, dot)
-    node, found = root, []
-    while node is not dot:
-        found.append(node)
-        node = next(o for o in node.operands if o in depends)
-    return found
-
-
-# -- positions ---------------------------------------------------------------------------------------------------------
-
-def flat_position(row: Walk, columns: tuple[int, int], others: list[Walk]) -> indexing.Index:
-    """The flat position of (batch, row, column) in the scores. columns: size, stride."""
-    counted = indexing.variable(BATCH, math.prod(n.size for n in others))
-    position = indexing.add(indexing.scale(indexing.variable(ROW, row.size), row.distance),
-                            indexing.scale(indexing.variable(COLUMN, columns[0]), columns[1]))
-    for index, level in zip(indexing.delinearize(counted, [n.size for n in others]), others):
-        position = indexing.add(position, indexing.scale(index, level.distance))
-    return position
-
-
-def reader_of(product: Instruction, sum: str, walk: Dimensions, position: indexing.Index
-              ) -> Callable[[Indices], Expr]:
-    """A product at an index, which is where its sum, a Var, is being computed."""
-    def read(index: Indices) -> Expr:
-        found = indexing.ZERO
-        for place, (_, distance) in zip(index, walk):
-            found = indexing.add(found, indexing.scale(place, distance))
-        if found != position:
-            raise UnsupportedError("a matmul that is read at other positions than the one computed", product.span)
-        return product_result(Var(sum, "f32"), product.shape.element_type)
-    return read
-
-
-def places(position: indexing.Index, walk: tuple[tuple[int, int], ...], elements: int) -> Indices:
+def places(position: Index, walk: Walk, elements: int) -> Indices:
     """The multi-index of a flat position of the scores, in an array with this walk. Computed step by step from the
     innermost dimension, so that divisions cancel."""
     result = [indexing.ZERO] * len(walk)
@@ -191,41 +245,3 @@ def places(position: indexing.Index, walk: tuple[tuple[int, int], ...], elements
         rest, divided = indexing.floor_divide(rest, distance // divided), distance
         result[d] = rest if size * distance == elements else indexing.modulo(rest, size)
     return tuple(result)
-
-
-# -- dimensions --------------------------------------------------------------------------------------------------------
-
-def common(lists: list[list[Walk]]) -> list[Walk]:
-    """Lists of dimensions of the same elements as one list, outermost first: dimensions of different sizes are split.
-    UnsupportedError if they do not divide one another."""
-    first = _inner_first(lists[0])
-    for walks in lists[1:]:
-        first = _common(first, _inner_first(walks))
-    return first[::-1]
-
-
-def _inner_first(walks: list[Walk]) -> list[Walk]:
-    return sorted((w for w in walks if w.size > 1), key=lambda w: w.distance)
-
-
-def _common(left: list[Walk], right: list[Walk]) -> list[Walk]:
-    left, right, found = [*left], [*right], []
-    while left and right:
-        a, b = left.pop(0), right.pop(0)
-        inner = math.gcd(a.size, b.size)
-        if a.distance != b.distance or inner != min(a.size, b.size):
-            raise UnsupportedError("the matmuls of an attention disagree on its dimensions")
-        if a.size > inner:
-            outer, a = a.split(inner)
-            left.insert(0, outer)
-        if b.size > inner:
-            outer, b = b.split(inner)
-            right.insert(0, outer)
-        found.append(Walk(inner, a.distance, a.steps + b.steps))
-    return found
-
-
-def merged(levels: list[Walk]) -> list[Walk]:
-    """Adjacent dimensions collapsed if all arrays allow it."""
-    return [Walk(size, distance, tuple(steps)) for size, distance, *steps in collapsed(
-        (level.size, level.distance, *level.steps) for level in levels)]

@@ -17,11 +17,10 @@ from hloc.analysis.attention import (
     contracting,
     free,
     free_of_side,
-    multiply_adds,
     tail_of,
 )
 from hloc.analysis.attention_updates import StoredLines, stored_lines
-from hloc.analysis.prologues import is_limited_by_mma
+from hloc.analysis.prologues import is_limited_by_mma, multiply_adds
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction
 from hloc.machine import Machine
 from hloc.passes.fusion.gradients import KEPT, Readers, gradient_kernels
