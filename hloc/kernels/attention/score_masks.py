@@ -1,19 +1,29 @@
 """Extracts the mask of an attention's score.
 
 In: the epilogue of an attention Tile (hloc/kernels/attention/attention.py). Out: the mask's condition, if the score is
-one of two values by it, so that targets can skip masked elements; and the statements of the epilogue that it needs.
+one of two values by it, so that targets can skip masked elements.
 
-    t0 = in3[column]; score = select(t0, acc * 0.125, -1e30)   ->   (t0, -1e30); needed: t0
+    t0 = in3[column]; score = select(t0, acc * 0.125, -1e30)   ->   Mask(t0, -1e30, needed = the Let of t0)
 """
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from hloc.kernels.ir import Apply, Const, Expr, Let, Var
 from hloc.kernels.walks import parts
 
 
-def mask_of(statements: tuple) -> tuple[Expr, float] | None:
-    """(condition, value elsewhere) if the score is select(condition, anything, constant), or select(not condition,
-    constant, anything), and the condition does not depend on the sum."""
+class Mask(NamedTuple):
+    """value: of masked elements; needed: the statements of the epilogue that the condition needs."""
+
+    condition: Expr
+    value: float
+    needed: tuple[Let, ...]
+
+
+def mask_of(statements: tuple) -> Mask | None:
+    """The mask if the score is select(condition, anything, constant), or select(not condition, constant, anything),
+    and the condition does not depend on the sum."""
     lets = {s.name: s.value for s in statements if isinstance(s, Let)}
     value = _followed(statements[-1].value, lets) if len(lets) == len(statements) else None
     if not isinstance(value, Apply) or value.op != "select":
@@ -22,9 +32,10 @@ def mask_of(statements: tuple) -> tuple[Expr, float] | None:
     on, off = _followed(on, lets), _followed(off, lets)
     if isinstance(on, Const) and not isinstance(off, Const):
         condition, off = Apply("not", (condition,), "pred"), on
-    if not isinstance(off, Const) or "acc" in names_in(condition, lets):
+    used = names_in(condition, lets)
+    if not isinstance(off, Const) or "acc" in used:
         return None
-    return condition, float(off.real)
+    return Mask(condition, float(off.real), tuple(s for s in statements if s.name in used))
 
 
 def _followed(value: Expr, lets: dict[str, Expr]) -> Expr:
@@ -32,11 +43,6 @@ def _followed(value: Expr, lets: dict[str, Expr]) -> Expr:
     while isinstance(value, Var) and value.name in lets:
         value = lets[value.name]
     return value
-
-
-def is_needed(statement: Let, statements: tuple, condition: Expr) -> bool:
-    """Whether a condition depends on a statement."""
-    return statement.name in names_in(condition, {s.name: s.value for s in statements})
 
 
 def names_in(value: Expr, lets: dict[str, Expr]) -> set[str]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from hloc.kernels.ir import Tile
+from hloc.kernels.attention.score_masks import names_in
+from hloc.kernels.indexing import sum_parts
+from hloc.kernels.ir import INDEX, Let, Tile, Var
+from hloc.kernels.walks import loads
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import attention_kind
 from hloc.targets.cpu.plans.slots import Scratch, busy_threads
-from hloc.targets.cpu.tiles.scores import score_of
 
 KEYS, KEY_ROOM, MOST_PANELS = 140, 144, 4             # keys of a block, also as whole vectors; panels of a task
 PIECE = 4e5                                           # multiply-adds of a task
@@ -68,11 +70,22 @@ class Attention(NamedTuple):
 
 def attention_of(tile: Tile, machine: Machine) -> Attention:
     """Parameters as in hloc/kernels/attention/attention.py."""
-    given, score = dict(tile.parameters), score_of(tile)
+    given = dict(tile.parameters)
     key, value = (Operand(type, *given[side][1:3]) for side, type in zip(("key", "value"), given["types"][1:]))
     rows, columns, depth, features = given["sizes"]
     return Attention(attention_kind(given, machine), prod(given["batches"]), rows, columns, depth, features, key, value,
-                     bool(score and score.by_columns))
+                     goes_by_columns(tile))
+
+
+def goes_by_columns(tile: Tile) -> bool:
+    """Whether a tile's columns should be contiguous, since those of an array are that the score reads: a position in it
+    moves with the row, and by more than one element."""
+    lets = {s.name: s.value for s in tile.epilogue if isinstance(s, Let)}
+    for load in loads(tile.epilogue):
+        holding = [(atom, factor) for atom, factor in sum_parts(load.position)[0] if "row" in names_in(atom, {})]
+        if "row" in names_in(load.position, lets) and holding != [(Var("row", INDEX), 1)]:
+            return True
+    return False
 
 
 def attention_scratch(tile: Tile, machine: Machine) -> Scratch:

@@ -133,11 +133,11 @@ static void attend_score(const hloc_attention_plan* plan, const attend_scratch* 
   const long rows = hloc_smaller(HLOC_PANEL, g->rows - at->row);
   if (!g->score) return;
   if (!g->score_by_columns) {
-    g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->tile, 1, lanes);
+    g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->tile, lanes);
     return;
   }
   attend_transpose(s->tile, lanes, at->n, lanes, s->transposed, HLOC_KEY_ROOM);
-  g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->transposed, HLOC_KEY_ROOM, 1);
+  g->score(g->score_args, at->batch, at->row, at->column, rows, at->n, s->transposed, HLOC_KEY_ROOM);
   attend_transpose(s->transposed, HLOC_KEY_ROOM, lanes, at->n, s->tile, lanes);
 }
 

@@ -13,10 +13,10 @@
  * out, keys in k and v; columns are the depth in q and k, features in v and out. `out` overlaps nothing.
  *
  * score (or NULL: the sums themselves) changes a tile of sums in place, on any thread:
- *   score(score_args, b, row, column, rows, columns, tile, row_stride, column_stride)
- * where tile[i * row_stride + j * column_stride] belongs to (row + i, column + j), and one of the strides is 1; where
- * score_by_columns it is column_stride. live (or NULL), with score_args and the same tile, tells whether a score may
- * differ from `masked`. Tiles without such scores are skipped if their weights are 0 and their values finite.
+ *   score(score_args, b, row, column, rows, columns, tile, stride)
+ * where tile[i + j * stride] belongs to (row + i, column + j); where score_by_columns, tile[i * stride + j]. live (or
+ * NULL), with score_args and the same tile, tells whether a score may differ from `masked`. Tiles without such scores
+ * are skipped if their weights are 0 and their values finite.
  * Called on the driver thread; the work is split over the pool. Returns 0, or 1 if there is no scratch memory.
  */
 #ifndef HLOC_ATTENTION_H
@@ -26,7 +26,7 @@
 enum { HLOC_ATTENTION_F32, HLOC_ATTENTION_BF16, HLOC_ATTENTION_F16 };
 
 typedef void (*hloc_attention_score)(void* const* args, long batch, long row, long column, long rows, long columns,
-                                     float* tile, long row_stride, long column_stride);
+                                     float* tile, long stride);
 
 typedef struct {
   void* at;

@@ -6,13 +6,14 @@ function.
 
     out0[row * 1024 + column] = ...   ->   sizes (1024,) and   out0[row * n0 + column] = ...
 
-Values that are equal for a row are hoisted out of the loop over its columns. Compilers cannot do that, since they do
-not know that stores do not alias the loads. An index that is loaded would turn contiguous loads into gathers.
+Values that are equal for a line of a tile are hoisted out of the loop along it. Compilers cannot do that, since they do
+not know that stores do not alias the loads. An index that is loaded would turn contiguous loads into gathers. Scores of
+attention are loops over tiles, too (scores.py).
 """
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
@@ -43,23 +44,21 @@ from hloc.targets.printer import C, StatementPrinter, buffer_declarations
 from hloc.targets.vectors import vector_definitions
 
 SMALL = 16            # factors up to this, and all divisors, stay constants: compilers make shifts of them
-PARAMETERS = ("long batch, long first_row, long first_column, long rows,",
-              "    long columns, const void *tile, long tile_stride")
+AREA = "long batch, long first_row, long first_column, long rows, long columns"
+PARAMETERS = f"{AREA},\n    const void *tile, long tile_stride"
+PLACE = index_apply("add", index_apply("multiply", Var("i", INDEX), Var("tile_stride", INDEX)), Var("j", INDEX))
 
 
 class Epilogue(NamedTuple):
-    """function: in C; sizes: the contents of the caller's array of sizes."""
+    """function: in C, with its declaration; sizes: the contents of the caller's array of sizes."""
 
     function: CFunction
     sizes: tuple[int, ...]
+    declaration: str
 
     @property
     def name(self) -> str:
         return self.function.name
-
-    @property
-    def declaration(self) -> str:
-        return f"void {self.name}(void *const *given, {PARAMETERS[0]}\n{PARAMETERS[1]});\n"
 
     def arguments(self) -> str:
         """The statement of a caller that makes `given`: the buffers, then the sizes."""
@@ -71,47 +70,47 @@ def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
     """The epilogue of a matmul or convolution; the compiler knows the number of columns of whole tiles."""
     if not tile.epilogue:
         return None
-    sizes: dict[int, str] = {}
-    of_row, of_column = (with_names(part, sizes) for part in by_row(
-        tile.epilogue, {b.name for b in tile.buffers if b.access == "read"}))
-    statements = _columns(of_row, of_column, tile, machine)
-    total, printer = dict(tile.parameters)["types"][1], StatementPrinter(C)
-    columns = "\n".join([
-        f"(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
-        "  void *const *buffers = given[0];",
-        *(f"  const long {name} = ((const long *)given[1])[{n}];" for n, name in enumerate(sizes.values())),
-        *buffer_declarations(tile.buffers)[2:],
-        f"  const {c_type(total)} *sums = tile;",
-        "  (void)batch;",
-        "  for (long i = 0; i < rows; i++) {",
-        "    const long row = first_row + i;",
-        "    (void)row;",
-        printer.block(statements, 2),
-        "  }",
-        "}"])
-    name = f"hloc_epilogue_{hashlib.sha256(columns.encode()).hexdigest()[:10]}"
+    sizes, total, printer = dict[int, str](), dict(tile.parameters)["types"][1], StatementPrinter(C)
+    loops = line_of_tile((Let("acc", Load("sums", PLACE, total)), *tile.epilogue), tile, sizes, "row", "column")
+    line = scalar_conversions(loop_schedules(Kernel("line", tile.buffers, loops), machine), machine).body
+    head = [*buffer_declarations(tile.buffers)[2:], f"  const {c_type(total)} *sums = tile;"]
+    text = "\n".join([f"(void *const *given, {PARAMETERS})", *lines_of_tile(line, head, sizes, "row", printer), "}"])
+    name = f"hloc_epilogue_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     call = f"{name}_columns(given, batch, first_row, first_column, rows, {{}}, tile, tile_stride);"
     whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
     printer.loops += 1
-    vectors = vector_definitions(statements, printer)
+    vectors = vector_definitions(line, printer)
     headers = "gemm.h", *headers_of(printer.calls)
     return Epilogue(c_function(name, [
         *includes(headers), *vectors,
-        f"static inline __attribute__((always_inline)) void {name}_columns{columns}",
-        f"void {name}(void *const *given, {PARAMETERS[0]}", f"{PARAMETERS[1]}) {{",
+        f"static inline __attribute__((always_inline)) void {name}_columns{text}",
+        f"void {name}(void *const *given, {PARAMETERS}) {{",
         f"  if (columns == {whole}) {call.format(whole)}",
         f"  else {call.format('columns')}",
-        "}", ""], printer, headers=headers, vectors=vectors), tuple(sizes))
+        "}", ""], printer, headers=headers, vectors=vectors), tuple(sizes),
+        f"void {name}(void *const *given, {PARAMETERS});\n")
 
 
-def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list[Stmt]]:
-    """The values that all columns of a row share, computed from loads of the buffers `read`; and the other statements.
+# -- loops over tiles --------------------------------------------------------------------------------------------------
 
-    Sizes are not names yet.
-    """
+def line_of_tile(statements: Iterable[Stmt], tile: Tile, sizes: dict[int, str], across: str, along: str
+                 ) -> tuple[Stmt, ...]:
+    """The statements for one line of a tile, a row or a column as `across` says: the values that its elements share,
+    and the loop along it. Large sizes become names."""
+    shared, others = (with_names(part, sizes) for part in by_line(
+        statements, {b.name for b in tile.buffers if b.access == "read"}, across))
+    j = Var("j", INDEX)
+    loop = For("j", Var(f"{along}s", INDEX), VECTOR,
+               (Let(along, index_apply("add", Var(f"first_{along}", INDEX), j)), *others))
+    return (*shared, loop)
+
+
+def by_line(statements: Iterable[Stmt], read: set[str], across: str) -> tuple[list[Stmt], list[Stmt]]:
+    """The values that all elements of a line share, computed from loads of the buffers `read`; and the other
+    statements. Sizes are not names yet."""
     shared: list[Stmt] = []
     left: list[Stmt] = []
-    names = {"row", "batch"}
+    names = {across, "batch"}
     for statement in statements:
         if isinstance(statement, Let) and all(
                 part.name in names if isinstance(part, Var) else not isinstance(part, Load) or part.buffer in read
@@ -123,15 +122,17 @@ def by_row(statements: Iterable[Stmt], read: set[str]) -> tuple[list[Stmt], list
     return shared, left
 
 
-def _columns(of_row: Sequence[Stmt], of_column: Sequence[Stmt], tile: Tile,
-             machine: Machine) -> tuple[Stmt, ...]:
-    """For one row: the values that its columns share, and the loop over them."""
-    j, first, total = Var("j", INDEX), Var("first_column", INDEX), dict(tile.parameters)["types"][1]
-    sums = index_apply("add", index_apply("multiply", Var("i", INDEX), Var("tile_stride", INDEX)), j)
-    loop = For("j", Var("columns", INDEX), VECTOR, (
-        Let("column", index_apply("add", first, j)), Let("acc", Load("sums", sums, total)), *of_column))
-    kernel = Kernel("epilogue", tile.buffers, (*of_row, loop))
-    return scalar_conversions(loop_schedules(kernel, machine), machine).body
+def lines_of_tile(line: Iterable[Stmt], head: Iterable[str], sizes: dict[int, str], across: str,
+                  printer: StatementPrinter, after: Iterable[str] = ()) -> list[str]:
+    """The body of a function that goes through a tile line by line. after: C after each line."""
+    return ["{", "  void *const *buffers = given[0];",
+            *(f"  const long {name} = ((const long *)given[1])[{n}];" for n, name in enumerate(sizes.values())),
+            *head, "  (void)batch, (void)buffers;",
+            f"  for (long i = 0; i < {across}s; i++) {{",
+            f"    const {printer.index} {across} = first_{across} + i;",
+            f"    (void){across};",
+            printer.block(line, 2), *after,
+            "  }"]
 
 
 # -- sizes become names ------------------------------------------------------------------------------------------------

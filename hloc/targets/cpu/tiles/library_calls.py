@@ -12,12 +12,15 @@ from hloc.targets.c_expressions import Call
 from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.printer import C, StatementPrinter, comment
 
+OUT_OF_MEMORY = "extern _Thread_local int hloc_out_of_memory;"
 
-def library_function(tile: Tile, name: str, header: str, facts: Iterable[str], call: Call) -> CFunction:
-    """facts: lines before the call, which returns whether memory was missing."""
+
+def library_function(tile: Tile, name: str, header: str, facts: Iterable[str], call: Call,
+                     declared: str = "") -> CFunction:
+    """facts: lines before the call, which returns whether memory was missing; declared: what it calls back."""
     printer = StatementPrinter(C)
     return c_function(name, [
-        *comment(tile.origin), *includes([header]), "extern _Thread_local int hloc_out_of_memory;",
+        *comment(tile.origin), *includes([header]), *declared.splitlines(), OUT_OF_MEMORY,
         f"void {name}(void *const *buffers) {{", *facts, f"  if ({printer.call(*call)}) hloc_out_of_memory = 1;", "}",
         ""], printer, headers=[header], origin=tile.origin)
 

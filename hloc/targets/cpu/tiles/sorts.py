@@ -22,7 +22,7 @@ from hloc.targets.cpu.plans.sorts import (
     topk_elements,
     unused_bits,
 )
-from hloc.targets.cpu.tiles.library_calls import fields_text, fits, library_function
+from hloc.targets.cpu.tiles.library_calls import OUT_OF_MEMORY, fields_text, fits, library_function
 from hloc.targets.printer import C, StatementPrinter, comment
 
 
@@ -36,7 +36,7 @@ def sort(tile: Tile, name: str, machine: Machine) -> CFunction:
     get = [f"out->v{n} = ((const {c_type(t)} *)buffers[{n}])[at];" for n, t in enumerate(types)]
     put = [_put(n, result, types, length, stride) for n, result in enumerate(results, len(types))]
     s, printer = f"{name}_sort", StatementPrinter(C)
-    key = _function_key(s, given["key"], printer)
+    key = _key_function(s, given["key"], printer)
     headers = [*["sort_keys.h"] * bool(key), plan.header]
     return c_function(name, [
         *comment(tile.origin), _element(s, types), _less(s, tile, types, printer), *key,
@@ -87,28 +87,24 @@ def _less(s: str, tile: Tile, types: list[str], printer: StatementPrinter) -> st
                       printer.block(statements, 1), f"  return {printer.expression(result)};", "}"])
 
 
-def _function_key(s: str, key: tuple, printer: StatementPrinter) -> list[str]:
+def _key_function(s: str, key: tuple, printer: StatementPrinter) -> list[str]:
     """The key of the radix sort, or nothing if the comparator must be called."""
     if not is_keyed(key):
         return []
     order, name, type, statements, result, _ = key
-    field = f"const {c_type(type)} {name} = e->v{name.removeprefix('value')};"
-    body = "\n".join([f"  {field}", printer.block(statements, 1)])
-    return _key_function(s, order, body, printer.expression(result), result.type, unused_bits(key), printer)
-
-
-def _key_function(s: str, order: str, body: str, value: str, wide: str, unused: int,
-                  printer: StatementPrinter) -> list[str]:
-    """unused: the number of lowest bits of a value that are always zero."""
+    field = f"  const {c_type(type)} {name} = e->v{name.removeprefix('value')};"
+    body, value = printer.block(statements, 1), printer.expression(result)
+    wide, unused = result.type, unused_bits(key)
     if ELEMENT_TYPES[wide].kind == "float" and "total" not in order:
         value += " + 0.0f"                                   # -0 equals +0 in the order of plain comparisons
-    key = value if ELEMENT_TYPES[wide].kind in ("unsigned", "pred") else printer.call(f"sort_key_{wide}", value)
+    if ELEMENT_TYPES[wide].kind not in ("unsigned", "pred"):
+        value = printer.call(f"sort_key_{wide}", value)
     bits = ELEMENT_TYPES[wide].bits - unused
-    key = f"({key} >> {unused})" if unused else key
+    value = f"({value} >> {unused})" if unused else value
     mask = "~0ull" if bits == 64 else f"{hex((1 << bits) - 1)}ull"
-    key = f"(~(hloc_u64){key} & {mask})" if order.startswith("descending") else f"(hloc_u64){key}"
+    value = f"(~(hloc_u64){value} & {mask})" if order.startswith("descending") else f"(hloc_u64){value}"
     return [*includes(["sort_keys.h"]), f"static inline hloc_u64 {s}_key(const {s}_element *e) {{",
-            *([body] if body else []), f"  return {key};", "}", f"#define HLOC_SORT_KEY_BITS {bits}"]
+            field, body, f"  return {value};", "}", f"#define HLOC_SORT_KEY_BITS {bits}"]
 
 
 def _access(s: str, verb: str, element: str, place: str, lines: list[str]) -> str:
@@ -124,5 +120,5 @@ def _instance(name: str, s: str, rows: int, length: int, plan: SortPlan) -> list
         f"HLOC_SORT_{name} == {size}" for name, size in plan.assumed.items())])
     return [f"#define HLOC_SORT {s}", *macros, *includes([plan.header]),
             f'_Static_assert({sizes}, "the plan of {s} is for other sizes");',
-            "extern _Thread_local int hloc_out_of_memory;", f"void {name}(void *const *buffers) {{",
+            OUT_OF_MEMORY, f"void {name}(void *const *buffers) {{",
             f"  if ({s}(buffers, {rows}, {length})) hloc_out_of_memory = 1;", "}", ""]

@@ -9,12 +9,13 @@ are its arguments, and the epilogue or comparator that it calls back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from hloc.errors import UnsupportedError
 from hloc.kernels.ir import Const, Tile
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
-from hloc.targets.c_function import CFunction, c_function, includes
+from hloc.targets.c_function import CFunction
 from hloc.targets.cpu.building.library_kernels import generic_conv
 from hloc.targets.cpu.plans.attention import KEY_ROOM, KEYS, MOST_PANELS, attention_of, plan_of_attention
 from hloc.targets.cpu.plans.convolutions import plan_of_tile, sizes_of
@@ -23,13 +24,10 @@ from hloc.targets.cpu.plans.matmul_choice import plan_of
 from hloc.targets.cpu.plans.slots import constants_text
 from hloc.targets.cpu.tiles.epilogues import Epilogue, epilogue_of
 from hloc.targets.cpu.tiles.fft import fft
-from hloc.targets.cpu.tiles.library_calls import fields_text, fits
+from hloc.targets.cpu.tiles.library_calls import fields_text, fits, library_function
 from hloc.targets.cpu.tiles.scores import score_of
 from hloc.targets.cpu.tiles.sorts import sort, topk
 from hloc.targets.cpu.tiles.triangular import cholesky, triangular_solve
-from hloc.targets.printer import C, StatementPrinter, comment
-
-CHECK = "extern _Thread_local int hloc_out_of_memory;"
 
 
 def _address(position: int, type: str, offset: int) -> str:
@@ -37,17 +35,14 @@ def _address(position: int, type: str, offset: int) -> str:
     return f"(const {c_type(type)} *)buffers[{position}] + {offset}" if offset else f"buffers[{position}]"
 
 
-def _function(tile: Tile, name: str, header: str, declarations: str, entry: str, fields: str,
-              epilogue: Epilogue | None, constants: Iterable[str] = ()) -> CFunction:
-    """The function that calls hloc_<entry> with these fields of its arguments. declarations: what it calls back;
-    constants: lines that define what the fields name."""
-    printer, kind = StatementPrinter(C), header.removesuffix(".h")
-    given = [f"  {epilogue.arguments()}"] if epilogue else []
-    return c_function(name, [
-        CHECK, *includes([header]), *declarations.splitlines(), *comment(tile.origin),
-        f"void {name}(void *const *buffers) {{", *constants, *given, f"  const hloc_{kind}_args args = {{{fields}}};",
-        f"  if ({printer.call(entry, '&args')}) hloc_out_of_memory = 1;", "}", ""],
-        printer, headers=[header], origin=tile.origin)
+def _function(tile: Tile, name: str, header: str, entry: str, fields: dict[str, object], called: Epilogue | None,
+              constants: Iterable[str]) -> CFunction:
+    """The function that calls hloc_<entry> with these fields of its arguments. called: what that calls back; constants:
+    lines that define what the fields name."""
+    given = [f"  {called.arguments()}"] if called else []
+    args = f"  const hloc_{header.removesuffix('.h')}_args args = {{{fields_text(**fields)}}};"
+    return library_function(tile, name, header, [*constants, *given, args], (entry, "&args"),
+                            called.declaration if called else "")
 
 
 def _operands(tile: Tile) -> tuple[int, int]:
@@ -55,16 +50,20 @@ def _operands(tile: Tile) -> tuple[int, int]:
     return (0, 0) if dict(tile.parameters).get("packing") == "packs" else (0, 1)
 
 
-def _with_packing(tile: Tile, fields: dict[str, object], side: str, result: str, epilogue: Epilogue | None,
-                  ) -> Epilogue | None:
-    """Adds the address of a packed operand, which follows the buffers. Returns the epilogue. A tile that packs an
-    operand computes nothing else: it has neither a result nor an epilogue."""
-    packing = dict(tile.parameters).get("packing")
+def _finished(tile: Tile, fields: dict[str, object], side: str, result: str, strides: dict[str, Any],
+              machine: Machine) -> Epilogue | None:
+    """Adds where sums go: into the epilogue, or by these strides into the array `result`; and the address of a packed
+    operand, which follows the buffers. Returns the epilogue. A tile that packs an operand computes nothing else: it has
+    no result."""
+    packing, epilogue = dict(tile.parameters).get("packing"), epilogue_of(tile, machine)
+    if epilogue:
+        fields.update(epilogue=epilogue.name, epilogue_args="given")
+    else:
+        fields.update({result: "0" if packing == "packs" else "buffers[2]", **strides})
     if packing == "reads":
         fields.update({f"{side}_packed": f"buffers[{len(tile.buffers)}]"})
     if packing == "packs":
-        fields.update({"pack_to": "buffers[1]", "epilogue_args" if epilogue else result: "0"})
-        return None
+        fields.update(pack_to="buffers[1]")
     return epilogue
 
 
@@ -83,17 +82,10 @@ def _gemm(tile: Tile, name: str, g: Product, inner: int, of_batches: tuple[int, 
     for side, buffer, strides, key in (("a", lhs, g.a, "lhs"), ("b", rhs, g.b, "rhs")):
         fields.update({side: _address(buffer, g.type, given[key][0])}, **dict(zip(
             (f"{side}_outer", f"{side}_inner", f"{side}_row", f"{side}_column"), strides)))
-    epilogue, declaration = epilogue_of(tile, machine), ""
-    if epilogue:
-        declaration = epilogue.declaration
-        fields.update(epilogue=epilogue.name, epilogue_args="given")
-    else:
-        (c_outer, c_inner), (c_row, c_column) = of_batches, g.c
-        fields.update(c="buffers[2]", c_outer=c_outer, c_inner=c_inner, c_row=c_row, c_column=c_column,
-                      c_is_narrow=g.is_narrow)
-    epilogue = _with_packing(tile, fields, "b", "c", epilogue)
+    to = zip(("c_outer", "c_inner", "c_row", "c_column", "c_is_narrow"), (*of_batches, *g.c, g.is_narrow))
+    epilogue = _finished(tile, fields, "b", "c", dict(to), machine)
     constants = _plans([g], "plan", fields, machine)
-    return _function(tile, name, "gemm.h", declaration, f"gemm_{g.type}", fields_text(**fields), epilogue, constants)
+    return _function(tile, name, "gemm.h", f"gemm_{g.type}", fields, epilogue, constants)
 
 
 def _plans(products: Iterable[Product], field: str, fields: dict[str, object], machine: Machine) -> list[str]:
@@ -114,8 +106,9 @@ def attention(tile: Tile, name: str, machine: Machine) -> CFunction:
     given = dict(tile.parameters)
     rows, columns, depth, features = given["sizes"]
     last = len(tile.buffers) - 1
-    fields = dict(dims=len(given["batches"]), batch=_longs(given["batches"]), rows=rows, columns=columns, depth=depth,
-                  features=features)
+    fields: dict[str, object] = dict(
+        dims=len(given["batches"]), batch=_longs(given["batches"]), rows=rows, columns=columns, depth=depth,
+        features=features)
     for number, (side, letter, type) in enumerate(zip(("query", "key", "value"), "qkv", given["types"])):
         offset, first, second, batch = given[side]
         fields.update({letter: _operand(_address(number, type, offset), type, first, second, batch)})
@@ -125,12 +118,11 @@ def attention(tile: Tile, name: str, machine: Machine) -> CFunction:
     fields.update(choices=constants_text(plan_of_attention(planned, machine)[0]))
     score, entry = score_of(tile), "_".join(filter(None, ("attention", planned.kind)))
     sizes = [fits(entry, machine.vector_bytes, KEYS, KEY_ROOM, MOST_PANELS)]
-    if score is None:
-        return _function(tile, name, "attention.h", "", entry, fields_text(**fields), None, sizes)
-    fields.update(score=score.function.name, score_args="given", score_by_columns=score.by_columns)
-    if score.masked is not None:
-        fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
-    return _function(tile, name, "attention.h", score.declaration, entry, fields_text(**fields), score.function, sizes)
+    if score:
+        fields.update(score=score.function.name, score_args="given", score_by_columns=planned.by_columns)
+        if score.masked is not None:
+            fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
+    return _function(tile, name, "attention.h", entry, fields, score.function if score else None, sizes)
 
 
 def _longs(values: Iterable[int]) -> str:
@@ -150,25 +142,20 @@ def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
         return _gemm(tile, name, plan.products[0], 1, (0, 0), machine)
     (type, total), (lhs, rhs), c = given["types"], _operands(tile), plan.convolution
     # Those of all batch groups; the plan's convolution is one of them.
-    fields = dict(
+    fields: dict[str, object] = dict(
         batch=c.batch * c.batch_groups, x_features=c.x_features, y_features=c.y_features * c.batch_groups,
         feature_groups=c.groups,
         batch_groups=c.batch_groups, x_size=c.x_size, window=c.window, y_size=c.y_size, stride=c.stride,
         pad_low=c.pad_low, base_dilation=c.base_dilation, window_dilation=c.window_dilation, reversed=c.reversed,
         x=_address(lhs, type, given["lhs"][0]), x_n=c.x_n, x_c=c.x_c, x_s=c.x_s,
-        w=_address(rhs, type, given["rhs"][0]), w_i=c.w_i, w_o=c.w_o, w_s=c.w_s)
-    epilogue, declaration = epilogue_of(tile, machine), ""
-    if epilogue:
-        declaration = epilogue.declaration
-        fields.update(epilogue=epilogue.name, epilogue_args="given", epilogue_is_transposed=given["is_transposed"])
-    else:
-        fields.update(y="buffers[2]", y_n=c.y_n, y_c=given["result"][1], y_s=c.y_s, y_is_narrow=c.y_is_narrow)
-    fields.update(choices=constants_text(plan.choices))
+        w=_address(rhs, type, given["rhs"][0]), w_i=c.w_i, w_o=c.w_o, w_s=c.w_s,
+        epilogue_is_transposed=given["is_transposed"], choices=constants_text(plan.choices))
+    to = dict(y_n=c.y_n, y_c=given["result"][1], y_s=c.y_s, y_is_narrow=c.y_is_narrow)
+    epilogue = _finished(tile, fields, "w", "y", to, machine)
     entry = f"{plan.algorithm}_{type}" if plan.algorithm else generic_conv(type, total)
-    epilogue = _with_packing(tile, fields, "w", "y", epilogue)
     constants = [*_plans(plan.products, "products", fields, machine),
                  *(fits(*sizes) for sizes in sizes_of(plan.algorithm, machine))]
-    return _function(tile, name, "conv.h", declaration, f"conv_{entry}", fields_text(**fields), epilogue, constants)
+    return _function(tile, name, "conv.h", f"conv_{entry}", fields, epilogue, constants)
 
 
 TEMPLATES: dict[str, Callable[[Tile, str, Machine], CFunction]] = {

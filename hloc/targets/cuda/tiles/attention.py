@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hloc.analysis.prologues import is_limited_by_mma
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import scalars
-from hloc.kernels.attention.score_masks import is_needed, mask_of
+from hloc.kernels.attention.score_masks import mask_of
 from hloc.kernels.ir import INDEX, Apply, Buffer, Const, Let, Stmt, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
@@ -342,14 +342,12 @@ def _mask(tile: Tile) -> tuple[str, str] | None:
     """C of a function that returns whether a score is unmasked, and of the value of masked scores. None without a mask.
     A mask in memory is read again for the score, from L1. Keeping its bits in registers would cause register spills in
     kernels for heads of 128."""
-    statements = tile.epilogue or ()
-    mask = mask_of(statements) if statements else None
+    mask = mask_of(tile.epilogue) if tile.epilogue else None
     if mask is None:
         return None
-    used = tuple(s for s in statements[:-1] if isinstance(s, Let) and is_needed(s, statements, mask[0]))
-    body = print_statements((*used, Let("live", mask[0])), CUDA, 1)
+    body = print_statements((*mask.needed, Let("live", mask.condition)), CUDA, 1)
     return (f"auto live_at = [&](long batch, long row, long column) -> bool {{\n{body}\n  return live;\n}};",
-            expression(Const(mask[1], "f32")))
+            expression(Const(mask.value, "f32")))
 
 
 def _result(tile: Tile, facts: dict) -> tuple[Buffer, tuple[int, ...], tuple]:
