@@ -202,6 +202,15 @@ def _is_conversion(value: Expr) -> bool:
     return isinstance(value, Apply) and value.op == "convert"
 
 
+def elements_at(operands: Sequence[Instruction], index: Indices) -> Asking[list[Expr]]:
+    """The elements of several arrays at one index; scalars have but one."""
+    values: list[Expr] = []
+    for operand in operands:
+        value = yield operand, (index if operand.shape.rank else ())
+        values.append(value)
+    return values
+
+
 def always(value: Expr) -> Source:
     """The source of a scalar."""
     return lambda index: value

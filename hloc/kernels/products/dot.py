@@ -20,20 +20,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hloc.analysis.prologues import multiply_adds
 from hloc.analysis.strides import collapsed
 from hloc.ir import ELEMENT_TYPES, Instruction, row_major
 from hloc.kernels import indexing, scalars
 from hloc.kernels.elemental.loop import loop_kernel, lower_loop, shareable, store_roots
 from hloc.kernels.elements import Indices
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
-from hloc.kernels.ir import Buffer, Cost, Expr, Prologue, Stmt, Tile
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
+from hloc.kernels.ir import Expr, Prologue, Stmt
 from hloc.kernels.products.convolution import lower_convolution
-from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
+from hloc.kernels.products.epilogues import algorithm_fact, call_of, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
 from hloc.kernels.products.prologues import DEPTH, INNER, OUTER, computed_access, prologue
 from hloc.kernels.products.size_thresholds import SMALL, TINY
-from hloc.kernels.rules.loops import DotDimensions, is_short
+from hloc.kernels.rules.loops import is_short
 from hloc.machine import Machine
+from hloc.ops.products import dot_dimensions
 
 TENSOR_F8 = ("f8e4m3fn", "f8e5m2")      # multiplied by tensor cores
 THIN = 8                        # contiguous rows or columns, among many
@@ -47,33 +49,31 @@ class Product:
     """A dot in terms of groups of dimensions; each group is a list of (size, lhs stride, rhs stride, result stride)."""
 
     dot: Instruction
-    dims: DotDimensions
 
-    @staticmethod
-    def of(dot: Instruction) -> Product:
-        return Product(dot, DotDimensions(dot))
+    def __post_init__(self) -> None:
+        self.dims = dims = dot_dimensions(self.dot)
+        self.left_free, self.right_free = (free(o.shape.rank) for free, o in zip(
+            (dims.lhs_free, dims.rhs_free), self.dot.operands))
+        self.contracted = sorted(zip(dims.lhs_contracting, dims.rhs_contracting))
 
     def groups(self, lhs: Access, rhs: Access) -> tuple[list, list, list, list]:
         """batch, rows, columns, contracted: collapsed as far as all strides allow."""
         left, right = (o.shape.dimensions for o in self.dot.operands[:2])
         out = row_major(self.dot.shape.dimensions)
-        d = self.dims
-        nb, nm = len(d.left_batch), len(d.left_free)
-        batch = [(left[a], lhs.strides[a], rhs.strides[b], out[n])
-                 for n, (a, b) in enumerate(zip(d.left_batch, d.right_batch))]
-        rows = [(left[a], lhs.strides[a], 0, out[nb + n]) for n, a in enumerate(d.left_free)]
-        columns = [(right[b], 0, rhs.strides[b], out[nb + nm + n]) for n, b in enumerate(d.right_free)]
-        summed = [(left[a], lhs.strides[a], rhs.strides[b], 0)
-                  for a, b in sorted(zip(d.left_contracting, d.right_contracting))]
+        both = list(zip(self.dims.lhs_batch, self.dims.rhs_batch))
+        batch = [(left[a], lhs.strides[a], rhs.strides[b], out[n]) for n, (a, b) in enumerate(both)]
+        rows = [(left[a], lhs.strides[a], 0, out[n]) for n, a in enumerate(self.left_free, len(both))]
+        columns = [(right[b], 0, rhs.strides[b], out[n])
+                   for n, b in enumerate(self.right_free, len(both) + len(self.left_free))]
+        summed = [(left[a], lhs.strides[a], rhs.strides[b], 0) for a, b in self.contracted]
         return collapsed(batch), collapsed(rows), collapsed(columns), collapsed(summed)
 
     def order(self, number: int) -> tuple[int, ...]:
         """The dimensions of an operand as [batch, free, contracted] (lhs) or [batch, contracted, free] (rhs)."""
-        d = self.dims
-        pairs = sorted(zip(d.left_contracting, d.right_contracting))
+        depth = (pair[number] for pair in self.contracted)
         if number == 0:
-            return (*d.left_batch, *d.left_free, *(a for a, _ in pairs))
-        return (*d.right_batch, *(b for _, b in pairs), *d.right_free)
+            return (*self.dims.lhs_batch, *self.left_free, *depth)
+        return (*self.dims.rhs_batch, *depth, *self.right_free)
 
 
 Line = tuple[int, int, int, int]            # size, and strides in the left array, the right one and the result
@@ -87,7 +87,7 @@ def lower_product(group: Group, machine: Machine) -> Lowered:
     if len(dots) != 1 or not _has_plain_form(dots[0]):
         return lower_loop(group, machine)
     if not _is_tiny(dots[0], machine):
-        return _Lowering(group, machine, Product.of(dots[0])).lowered()
+        return _Lowering(group, machine, Product(dots[0])).lowered()
     return _lower_sums(group, machine, dots[0]) if machine.kind == "cpu" else lower_loop(group, machine)
 
 
@@ -96,11 +96,11 @@ def _lower_sums(group: Group, machine: Machine, dot: Instruction) -> Lowered:
     not contiguous, unless vectors run along the terms of sums."""
     if any(r.shape.num_elements != dot.shape.num_elements for r in group.roots):
         return lower_loop(group, machine)
-    right, product, operands = dot.operands[1], Product.of(dot), OperandKernels(group, machine)
+    right, product, operands = dot.operands[1], Product(dot), OperandKernels(group, machine)
     type, order = scalars.computation_type(right.shape.element_type), product.order(1)
     in_place = order[-1] == right.shape.rank - 1 and right.shape.element_type == type
-    packed = not in_place and is_short(dot, product.dims) \
-        and _multiply_adds(dot) >= WORTH_ORDER * right.shape.num_elements
+    packed = not in_place and is_short(dot) \
+        and multiply_adds(dot) >= WORTH_ORDER * right.shape.num_elements
     if packed:
         operands.in_order(right, type, order)
 
@@ -113,7 +113,7 @@ def _lower_sums(group: Group, machine: Machine, dot: Instruction) -> Lowered:
         outline.elements.sums_in_lanes = True
         store_roots(outline, index)
     call = loop_kernel(group, machine, group.roots[0].shape.dimensions, emit)
-    cost = call.loops.cost._replace(flops=2 * _multiply_adds(dot))             # as of a tile
+    cost = call.loops.cost._replace(flops=2 * multiply_adds(dot))             # as of a tile
     call = call._replace(kernel=call.loops._replace(cost=cost))
     return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (dot,))))
 
@@ -127,16 +127,11 @@ def _has_plain_form(dot: Instruction) -> bool:
 def _is_tiny(dot: Instruction, machine: Machine) -> bool:
     """Whether plain loops are faster than a tile. Vectors hold no complex numbers: loops over these are fast only where
     sums are written out."""
-    dims, work = DotDimensions(dot), _multiply_adds(dot)
+    work = multiply_adds(dot)
     if machine.kind != "cpu":
         return work <= TINY
-    batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dims.left_batch)
-    return is_short(dot, dims) or work <= SMALL * batches and dot.shape.kind != "complex"
-
-
-def _multiply_adds(dot: Instruction) -> int:
-    contracted = [dot.operands[0].shape.dimensions[d] for d in dot.get("lhs_contracting_dims", ())]
-    return dot.shape.num_elements * math.prod(contracted)
+    batches = math.prod(dot.operands[0].shape.dimensions[d] for d in dot_dimensions(dot).lhs_batch)
+    return is_short(dot) or work <= SMALL * batches and dot.shape.kind != "complex"
 
 
 class _Lowering:
@@ -223,18 +218,13 @@ class _Lowering:
         epilogue = self.epilogue(outline, type, total, outer, inner, row, column)
         made = [self.prologue(n, side, outer, inner, (row, column)[n], summed)
                 for n, side in enumerate(sides) if side.argument is None]
-        buffers, arguments = buffers_of([*(own for _, own in made), outline])
-        operands = tuple(Buffer(SIDES[n], side.type, side.size) for n, side in enumerate(sides) if side.argument)
         parameters = (("types", (type, total)), ("sizes", (row[0], column[0], summed[0])),
                       ("batches", (outer[0], inner[0])),
                       ("lhs", (lhs.offset, outer[1], inner[1], row[1], summed[1])),
                       ("rhs", (rhs.offset, outer[2], inner[2], summed[2], column[2])),
                       ("result", (outer[3], inner[3], row[3], column[3])), *algorithm_fact(self.dot, self.machine))
-        work = _multiply_adds(self.dot)
-        moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*operands, *buffers))
-        tile = Tile(self.group.kernel_name, "gemm", operands + buffers, parameters, epilogue,
-                    cost=Cost(moved, 2 * work), origin=self.group.origin, prologues=tuple(p for p, _ in made))
-        return KernelCall(tile, (*(side.argument for side in sides if side.argument), *arguments))
+        return call_of(self.group, "gemm", tuple(zip(SIDES, sides)), [*(own for _, own in made), outline], parameters,
+                       epilogue, multiply_adds(self.dot), tuple(p for p, _ in made))
 
     def prologue(self, number: int, side: Access, outer: Line, inner: Line, free: Line,
                  summed: Line) -> tuple[Prologue, Outline]:
@@ -250,10 +240,7 @@ class _Lowering:
         if stores_itself(outline, self.dot, type, total):
             return ()
         batch = indexing.variable(BATCH, outer[0] * inner[0])
-        position = indexing.ZERO
-        for part, stride in ((indexing.floor_divide(batch, inner[0]), outer[3]),
-                             (indexing.modulo(batch, inner[0]), inner[3]),
-                             (indexing.variable(ROW, row[0]), row[3]),
-                             (indexing.variable(COLUMN, column[0]), column[3])):
-            position = indexing.add(position, indexing.scale(part, stride))
+        parts = (indexing.floor_divide(batch, inner[0]), indexing.modulo(batch, inner[0]),
+                 indexing.variable(ROW, row[0]), indexing.variable(COLUMN, column[0]))
+        position = indexing.strided(parts, (outer[3], inner[3], row[3], column[3]))
         return epilogue_statements(outline, self.dot, total, position)

@@ -1,14 +1,16 @@
 """Common parts of matmuls and convolutions: the types a tile computes in, and the statements after its sums."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hloc.errors import UnsupportedError
-from hloc.ir import Instruction
+from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, scalars
 from hloc.kernels.elements import Indices, Source
-from hloc.kernels.group import Group, Outline
+from hloc.kernels.group import Group, KernelCall, Outline, buffers_of
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import Expr, Stmt, Var
-from hloc.kernels.products.operands import behind_conversion
+from hloc.kernels.ir import Buffer, Cost, Expr, Prologue, Stmt, Tile, Var
+from hloc.kernels.products.operands import Access, behind_conversion
 from hloc.kernels.rules.loops import product_result
 from hloc.machine import Machine
 from hloc.ops.algorithm import algorithm_of
@@ -28,6 +30,19 @@ def tile_types(group: Group, hero: Instruction, machine: Machine) -> tuple[str, 
     if result == "s8" or left == right == "s8" and hero.shape.element_type == "s32":
         return "s8", "s32"                                 # the tile of s8 gives unconverted sums
     return result, result
+
+
+def call_of(group: Group, library_kernel: str, sides: Sequence[tuple[str, Access]], others: list[Outline],
+            facts: tuple, epilogue: tuple[Stmt, ...], multiply_adds: int, prologues: tuple[Prologue, ...] = ()
+            ) -> KernelCall:
+    """The call of a tile. sides: the names of the operands' buffers; others: what reads and writes the others."""
+    in_memory = [(name, side) for name, side in sides if side.argument]
+    buffers, arguments = buffers_of(others)
+    buffers = (*(Buffer(name, side.type, side.size) for name, side in in_memory), *buffers)
+    moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers)
+    tile = Tile(group.kernel_name, library_kernel, buffers, facts, epilogue, cost=Cost(moved, 2 * multiply_adds),
+                origin=group.origin, prologues=prologues)
+    return KernelCall(tile, (*(side.stored_at for _, side in in_memory), *arguments))
 
 
 def algorithm_fact(hero: Instruction, machine: Machine) -> tuple[tuple[str, str], ...]:

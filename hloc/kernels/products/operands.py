@@ -17,7 +17,8 @@ from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.loop import loop_kernel
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Arg, Group, KernelCall, Outline
-from hloc.kernels.ir import Apply, Load
+from hloc.kernels.indexing import Index
+from hloc.kernels.ir import Apply, Expr, Load
 from hloc.machine import Machine
 
 
@@ -80,23 +81,30 @@ class OperandKernels:
         return found or self.in_order(operand, type, order)
 
     def in_order(self, operand: Instruction, type: str, order: Sequence[int]) -> Access:
-        sizes = tuple(operand.shape.dimensions[i] for i in order)
-        place = len(self.scratch)
-        self.scratch.append(math.prod(sizes) * ELEMENT_TYPES[type].bytes)
+        access = ordered(Arg("scratch", len(self.scratch)), operand, type, order)
+        self.scratch.append(access.size * ELEMENT_TYPES[type].bytes)
 
         def emit(outline: Outline, index: Indices) -> None:
-            wanted = [indexing.ZERO] * len(order)
-            for i, dimension in zip(index, order):
-                wanted[dimension] = i
-            value = outline.elements.value(operand, tuple(wanted))
-            value = scalars.converted(value, operand.shape.element_type, type)
-            name = outline.scratch_buffer(place, type, math.prod(sizes), "write")
-            outline.builder.store(name, indexing.linearize(index, sizes), scalars.narrow(value, type))
+            value = element(outline, operand, type, order, index)
+            name = outline.scratch_buffer(access.stored_at.index, type, access.size, "write")
+            outline.builder.store(name, indexing.linearize(index, sizes), value)
+        sizes = tuple(operand.shape.dimensions[d] for d in order)
         self.calls.append(loop_kernel(self.group, self.machine, sizes, emit, "_operand"))
-        strides = [0] * len(order)
-        for dimension, stride in zip(order, row_major(sizes)):
-            strides[dimension] = stride
-        return Access(Arg("scratch", place), type, math.prod(sizes), 0, tuple(strides))
+        return access
+
+
+def ordered(argument: Arg | None, operand: Instruction, type: str, order: Sequence[int]) -> Access:
+    """An operand as contiguous memory of that argument, with its dimensions in `order`."""
+    sizes = [operand.shape.dimensions[d] for d in order]
+    strides = dict(zip(order, row_major(sizes)))
+    return Access(argument, type, math.prod(sizes), 0, tuple(strides[d] for d in range(len(sizes))))
+
+
+def element(outline: Outline, operand: Instruction, type: str, order: Sequence[int], index: Sequence[Index]) -> Expr:
+    """The element of an operand at an index of its dimensions in `order`, as that type stores it."""
+    wanted = dict(zip(order, index))
+    value = outline.elements.value(operand, tuple(wanted[d] for d in range(len(wanted))))
+    return scalars.narrow(scalars.converted(value, operand.shape.element_type, type), type)
 
 
 def behind_conversion(group: Group, operand: Instruction) -> Instruction:

@@ -9,11 +9,10 @@ positions: the second batch stride of rhs is the distance between the matrices o
 from __future__ import annotations
 
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline
-from hloc.kernels.ir import Buffer, Cost, Stmt, Tile
-from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
+from hloc.kernels.group import Group, Lowered, Outline
+from hloc.kernels.ir import Stmt
+from hloc.kernels.products.epilogues import algorithm_fact, call_of, epilogue_statements, stores_itself, tile_types
 from hloc.kernels.products.operands import OperandKernels
 from hloc.machine import Machine
 from hloc.ops.products import is_grouped, ragged_dimensions
@@ -42,17 +41,12 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     k, groups = left.shape.dimensions[summed], right.shape.dimensions[ragged.rhs_group]
     epilogue: tuple[Stmt, ...] = ()
     if not stores_itself(outline, root, type, total):
-        place = indexing.add(indexing.scale(indexing.variable(ROW, m), n), indexing.variable(COLUMN, n))
+        place = indexing.linearize([indexing.variable(ROW, m), indexing.variable(COLUMN, n)], (m, n))
         epilogue = epilogue_statements(outline, root, total, place)
-    buffers, arguments = outline.buffers()
-    own = (Buffer("lhs", lhs.type, lhs.size), Buffer("rhs", rhs.type, rhs.size))
     parameters = (("types", (type, total)), ("sizes", (m, n, k)), ("batches", (1, groups)),
                   ("lhs", (lhs.offset, 0, 0, lhs.strides[ragged.dimension], lhs.strides[summed])),
                   ("rhs", (rhs.offset, 0, rhs.strides[ragged.rhs_group], rhs.strides[contracted], rhs.strides[column])),
                   ("result", (0, 0, n, 1)), ("groups", (groups, numbers)),
                   *algorithm_fact(root, machine))
-    moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*own, *buffers))
-    tile = Tile(group.kernel_name, "gemm", own + buffers, parameters, epilogue, cost=Cost(moved, 2 * m * n * k),
-                origin=group.origin)
-    call = KernelCall(tile, (lhs.stored_at, rhs.stored_at, *arguments))
+    call = call_of(group, "gemm", (("lhs", lhs), ("rhs", rhs)), [outline], parameters, epilogue, m * n * k)
     return Lowered((*operands.calls, call), tuple(operands.scratch))

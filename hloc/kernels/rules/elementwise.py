@@ -11,7 +11,7 @@ from hloc.errors import UnsupportedError, elided_constant
 from hloc.ir import Instruction
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import within
-from hloc.kernels.elements import Elements, Indices, Rule, Steps
+from hloc.kernels.elements import Elements, Indices, Rule, Steps, elements_at
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
 from hloc.kernels.walks import with_parts
@@ -21,10 +21,7 @@ LONGEST_CHOICE = 4096           # runs of equal values of an array, each of whic
 
 
 def elementwise(e: Elements, instruction: Instruction, index: Indices) -> Steps:
-    arguments: list[Expr] = []
-    for operand in instruction.operands:
-        value = yield operand, (index if operand.shape.rank else ())
-        arguments.append(value)
+    arguments = yield from elements_at(instruction.operands, index)
     if instruction.opcode == "select" and e.builder.loads_first:
         arguments[1:] = [loads_before(e, value) for value in arguments[1:]]
     return scalars.elementwise(instruction, arguments, e.unrounded)
@@ -38,10 +35,7 @@ def loads_before(e: Elements, value: Expr) -> Expr:
 
 
 def map_(e: Elements, instruction: Instruction, index: Indices) -> Steps:
-    arguments: list[Expr] = []
-    for operand in instruction.operands:
-        value = yield operand, index
-        arguments.append(value)
+    arguments = yield from elements_at(instruction.operands, index)
     return e.inline(instruction.get("to_apply"), arguments, instruction)[0]
 
 

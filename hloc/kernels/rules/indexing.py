@@ -10,8 +10,8 @@ from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import within
 from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load
-from hloc.kernels.rules.elementwise import guarded
+from hloc.kernels.ir import INDEX, Apply, Const, Expr
+from hloc.kernels.rules.elementwise import guarded, loads_before
 
 MOST_LOOKED_AT = 64
 
@@ -107,16 +107,7 @@ def gather(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     window = window_dimensions(operand.shape.rank, instruction, "collapsed_slice_dims")
     for d, offset in zip(window, offset_dims):
         wanted[d] = indexing.add(wanted[d], index[offset])
-    return loaded_first(e, (yield operand, tuple(wanted)))
-
-
-def loaded_first(e: Elements, value: Expr) -> Expr:
-    """A load, converted or not, before its use: under a condition it would be a data-dependent branch."""
-    if isinstance(value, Load):
-        return e.builder.let(value)
-    if isinstance(value, Apply) and value.op == "convert" and isinstance(value.arguments[0], Load):
-        return value._replace(arguments=(e.builder.let(value.arguments[0]),))
-    return value
+    return loads_before(e, (yield operand, tuple(wanted)))         # under a condition: a data-dependent branch
 
 
 def indices_position(instruction: Instruction, indices: Instruction, batch: list[Index], component: int) -> Indices:

@@ -9,25 +9,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import reduce as reduce_left
 
+from hloc.analysis.cost import contracted_elements
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, scalars
-from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps
+from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps, elements_at
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Var
 from hloc.kernels.monoids import can_reassociate
 from hloc.kernels.rules.elementwise import undilated, zero
+from hloc.ops.products import dot_dimensions
 
 MOST_WRITTEN_OUT = 8        # terms of a sum
 
 
 def started(e: Elements, instruction: Instruction) -> Asking[list[Var]]:
     """Accumulators of a reduce or a reduce-window, with their initial values."""
-    accumulators: list[Var] = []
-    for initial in instruction.operands[len(instruction.operands) // 2:]:
-        value = yield initial, ()
-        accumulators.append(e.builder.mutable(value.type, value))
-    return accumulators
+    values = yield from elements_at(instruction.operands[len(instruction.operands) // 2:], ())
+    return [e.builder.mutable(value.type, value) for value in values]
 
 
 def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], instruction: Instruction) -> None:
@@ -42,10 +41,7 @@ def accumulate(e: Elements, accumulators: list[Var], values: Sequence[Expr], ins
 
 def take_in(e: Elements, accumulators: list[Var], instruction: Instruction, index: Indices) -> Asking[list[Expr]]:
     """Accumulate the elements of the operands at one index. Returns the results, which are final after the last."""
-    values: list[Expr] = []
-    for operand in instruction.operands[:len(accumulators)]:
-        value = yield operand, index
-        values.append(value)
+    values = yield from elements_at(instruction.operands[:len(accumulators)], index)
     accumulate(e, accumulators, values, instruction)
     return [scalars.rounded(a, t) for a, t in zip(accumulators, element_types(instruction))]
 
@@ -68,19 +64,14 @@ def reduce_values(e: Elements, instruction: Instruction, index: Indices) -> Aski
         return (yield from take_in(e, accumulators, instruction, tuple(full)))
 
 
-def reduce(e: Elements, instruction: Instruction, index: Indices) -> Steps:
-    return (yield from reduce_values(e, instruction, index))[0]
-
-
 def reduce_element(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     """An element of one result of a variadic reduce (get-tuple-element)."""
     operand = instruction.operands[0]
     if operand.opcode == "tuple":
         return (yield operand.operands[instruction.get("index")], index)
-    rules = {"reduce": reduce_values, "reduce-window": reduce_window_values}
-    if operand.opcode not in rules:
+    if operand.opcode not in VALUES:
         raise UnsupportedError(f"an element of '{operand.opcode}' inside a kernel", instruction.span)
-    return (yield from rules[operand.opcode](e, operand, index))[instruction.get("index")]
+    return (yield from VALUES[operand.opcode](e, operand, index))[instruction.get("index")]
 
 
 def window_source(e: Elements, output: Index, tap: Index, window: WindowDim, size: int) -> tuple[Index, list[Expr]]:
@@ -106,8 +97,11 @@ def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) 
         return (yield from take_in(e, accumulators, instruction, tuple(wanted)))
 
 
-def reduce_window(e: Elements, instruction: Instruction, index: Indices) -> Steps:
-    return (yield from reduce_window_values(e, instruction, index))[0]
+VALUES = {"reduce": reduce_values, "reduce-window": reduce_window_values}
+
+
+def first_value(e: Elements, instruction: Instruction, index: Indices) -> Steps:
+    return (yield from VALUES[instruction.opcode](e, instruction, index))[0]
 
 
 def accumulator_type(instruction: Instruction) -> str:
@@ -116,26 +110,29 @@ def accumulator_type(instruction: Instruction) -> str:
     return "s32" if type in ("s8", "s16") else "u32" if type in ("u8", "u16") else type
 
 
+def product_of(left: Expr, right: Expr, type: str) -> Expr:
+    """left * right in that type."""
+    return Apply("multiply", (scalars.convert_to(left, type), scalars.convert_to(right, type)), type)
+
+
 def multiply_add(e: Elements, accumulator: Var, left: Expr, right: Expr) -> None:
     """accumulator += left * right, in the accumulator's type."""
-    type = accumulator.type
-    product = Apply("multiply", (scalars.convert_to(left, type), scalars.convert_to(right, type)), type)
-    e.builder.assign(accumulator, Apply("add", (accumulator, product), type))
+    product = product_of(left, right, accumulator.type)
+    e.builder.assign(accumulator, Apply("add", (accumulator, product), accumulator.type))
 
 
 def dot(e: Elements, instruction: Instruction, index: Indices) -> Steps:
-    dims = DotDimensions(instruction)
     left, right = instruction.operands[:2]
-    if is_short(instruction, dims):
-        return product_result((yield from written_out(instruction, dims, index)), instruction.shape.element_type)
-    type = accumulator_type(instruction)
+    if is_short(instruction):
+        return product_result((yield from written_out(instruction, index)), instruction.shape.element_type)
+    type, contracting = accumulator_type(instruction), dot_dimensions(instruction).lhs_contracting
     in_lanes = e.sums_in_lanes and can_reassociate("add", type)
     accumulator = e.builder.mutable(type, zero(type), "add" if in_lanes else "")
-    kinds = [SERIAL] * (len(dims.left_contracting) - 1) + [VECTOR if in_lanes else SERIAL]
+    kinds = [SERIAL] * (len(contracting) - 1) + [VECTOR if in_lanes else SERIAL]
     with ExitStack() as loops:
         depth = [loops.enter_context(e.builder.loop(left.shape.dimensions[d], kind))
-                 for d, kind in zip(dims.left_contracting, kinds)]
-        a, b = dims.places(index, depth)
+                 for d, kind in zip(contracting, kinds)]
+        a, b = factors_at(instruction, index, depth)
         with e.builder.pinned([accumulator.name]):
             x = yield left, a
             y = yield right, b
@@ -143,22 +140,22 @@ def dot(e: Elements, instruction: Instruction, index: Indices) -> Steps:
     return product_result(accumulator, instruction.shape.element_type)
 
 
-def is_short(dot: Instruction, dims: DotDimensions) -> bool:
+def is_short(dot: Instruction) -> bool:
     """Whether sums have few terms: without a loop over these, vectors run along the results."""
-    sizes = [dot.operands[0].shape.dimensions[d] for d in dims.left_contracting]
+    sizes = [dot.operands[0].shape.dimensions[d] for d in dot_dimensions(dot).lhs_contracting]
     return len(sizes) == 1 and 1 < sizes[0] <= MOST_WRITTEN_OUT
 
 
-def written_out(dot: Instruction, dims: DotDimensions, index: Indices) -> Steps:
+def written_out(dot: Instruction, index: Indices) -> Steps:
     """The sum, in order. Of a single number as a tree, as iterations of a loop around it may wait for each other: its
     depth is the logarithm of its length."""
     left, right = dot.operands[:2]
     type, terms = accumulator_type(dot), list[Expr]()
-    for k in range(left.shape.dimensions[dims.left_contracting[0]]):
-        a, b = dims.places(index, [indexing.constant(k)])
+    for k in range(contracted_elements(dot)):
+        a, b = factors_at(dot, index, [indexing.constant(k)])
         x = yield left, a
         y = yield right, b
-        terms.append(Apply("multiply", (scalars.convert_to(x, type), scalars.convert_to(y, type)), type))
+        terms.append(product_of(x, y, type))
     if dot.shape.num_elements > 1:
         total: Expr = zero(type)
         return reduce_left(lambda total, term: Apply("add", (total, term), type), terms, total)
@@ -173,28 +170,15 @@ def product_result(accumulator: Expr, element_type: str) -> Expr:
     return scalars.rounded(scalars.convert_to(accumulator, type), element_type)
 
 
-class DotDimensions:
-    """The dimension numbers of a dot, free dimensions included."""
-
-    def __init__(self, instruction: Instruction):
-        left, right = (o.shape for o in instruction.operands[:2])
-        self.left_batch = instruction.get("lhs_batch_dims", ())
-        self.right_batch = instruction.get("rhs_batch_dims", ())
-        self.left_contracting = instruction.get("lhs_contracting_dims", ())
-        self.right_contracting = instruction.get("rhs_contracting_dims", ())
-        taken = {*self.left_batch, *self.left_contracting}
-        self.left_free = tuple(d for d in range(left.rank) if d not in taken)
-        taken = {*self.right_batch, *self.right_contracting}
-        self.right_free = tuple(d for d in range(right.rank) if d not in taken)
-
-    def places(self, index: Sequence[Index], depth: Sequence[Index]) -> tuple[Indices, Indices]:
-        """The element of each operand at `depth` of the sum of the result's element at `index`."""
-        batch, rows = len(self.left_batch), len(self.left_batch) + len(self.left_free)
-        left = dict(zip((*self.left_batch, *self.left_free, *self.left_contracting), (*index[:rows], *depth)))
-        right = dict(zip((*self.right_batch, *self.right_free, *self.right_contracting),
-                         (*index[:batch], *index[rows:], *depth)))
-        lhs, rhs = (tuple(of[d] for d in range(len(of))) for of in (left, right))
-        return lhs, rhs
+def factors_at(dot: Instruction, index: Sequence[Index], depth: Sequence[Index]) -> tuple[Indices, Indices]:
+    """The index in each operand of a dot at `depth` of the sum of the result's element at `index`."""
+    dims, (left, right) = dot_dimensions(dot), (o.shape.rank for o in dot.operands[:2])
+    batch, free = len(dims.lhs_batch), dims.lhs_free(left)
+    rows = batch + len(free)
+    lhs = dict(zip((*dims.lhs_batch, *free, *dims.lhs_contracting), (*index[:rows], *depth)))
+    rhs = dict(zip((*dims.rhs_batch, *dims.rhs_free(right), *dims.rhs_contracting),
+                   (*index[:batch], *index[rows:], *depth)))
+    return tuple(lhs[d] for d in range(left)), tuple(rhs[d] for d in range(right))
 
 
 def convolution(e: Elements, instruction: Instruction, index: Indices) -> Steps:
@@ -254,5 +238,5 @@ def convolution_groups(instruction: Instruction, index: Indices) -> tuple[list[I
 
 
 LOOP_RULES: dict[str, Rule] = {
-    "reduce": reduce, "reduce-window": reduce_window, "dot": dot, "convolution": convolution,
+    **dict.fromkeys(VALUES, first_value), "dot": dot, "convolution": convolution,
 }
