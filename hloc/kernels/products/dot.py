@@ -77,6 +77,7 @@ class Product:
 
 
 Line = tuple[int, int, int, int]            # size, and strides in the left array, the right one and the result
+Lines = tuple[Line, Line, Line, Line, Line]         # outer and inner batch, rows, columns, terms of sums
 
 
 def lower_product(group: Group, machine: Machine) -> Lowered:
@@ -87,7 +88,7 @@ def lower_product(group: Group, machine: Machine) -> Lowered:
     if len(dots) != 1 or not _has_plain_form(dots[0]):
         return lower_loop(group, machine)
     if not _is_tiny(dots[0], machine):
-        return _Lowering(group, machine, Product(dots[0])).lowered()
+        return ProductLowering(group, machine, dots[0]).lowered()
     return _lower_sums(group, machine, dots[0]) if machine.kind == "cpu" else lower_loop(group, machine)
 
 
@@ -134,13 +135,13 @@ def _is_tiny(dot: Instruction, machine: Machine) -> bool:
     return is_short(dot) or work <= SMALL * batches and dot.shape.kind != "complex"
 
 
-class _Lowering:
+class ProductLowering:
     """The kernels of one product."""
 
-    def __init__(self, group: Group, machine: Machine, product: Product):
+    def __init__(self, group: Group, machine: Machine, dot: Instruction):
         self.group = group
-        self.product = product
-        self.dot = product.dot
+        self.product = Product(dot)
+        self.dot = dot
         self.machine = machine
         self.gpu = machine.kind == "gpu"
         self.operands = OperandKernels(group, machine)
@@ -159,7 +160,7 @@ class _Lowering:
                      for n, side in enumerate(sides)]
             split = self.split(*sides)
         assert split is not None                # arrays in order have one dimension of each kind
-        tile = self.tile(types[0], total, sides, *split)
+        tile = self.tile(types[0], total, sides, split, Outline(self.group))
         return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch),
                        can_share=tuple(shareable(self.group, (self.dot,))))
 
@@ -197,8 +198,8 @@ class _Lowering:
 
     # -- the tile
 
-    def split(self, lhs: Access, rhs: Access) -> tuple | None:
-        """(outer, inner, row, column, contracted) as (size, strides...), if one dimension each is enough."""
+    def split(self, lhs: Access, rhs: Access) -> Lines | None:
+        """The dimensions, if one of each kind is enough."""
         batch, rows, columns, summed = self.product.groups(lhs, rhs)
         while len(rows) > 1 and len(batch) < 2:
             batch, rows = [*batch, rows[0]], rows[1:]
@@ -211,34 +212,33 @@ class _Lowering:
         inner = batch[-1] if batch else one
         return outer, inner, (rows or [one])[0], (columns or [one])[0], (summed or [one])[0]
 
-    def tile(self, type: str, total: str, sides: list[Access], outer: Line, inner: Line, row: Line, column: Line,
-             summed: Line) -> KernelCall:
-        lhs, rhs = sides
-        outline = Outline(self.group)
-        epilogue = self.epilogue(outline, type, total, outer, inner, row, column)
-        made = [self.prologue(n, side, outer, inner, (row, column)[n], summed)
-                for n, side in enumerate(sides) if side.argument is None]
+    def tile(self, type: str, total: str, sides: list[Access], lines: Lines, outline: Outline,
+             more: tuple = ()) -> KernelCall:
+        """outline: with what else the tile reads; more: parameters."""
+        (lhs, rhs), (outer, inner, row, column, summed) = sides, lines
+        epilogue = self.epilogue(outline, type, total, lines)
+        made = [self.prologue(n, side, lines) for n, side in enumerate(sides) if side.argument is None]
         parameters = (("types", (type, total)), ("sizes", (row[0], column[0], summed[0])),
                       ("batches", (outer[0], inner[0])),
                       ("lhs", (lhs.offset, outer[1], inner[1], row[1], summed[1])),
                       ("rhs", (rhs.offset, outer[2], inner[2], summed[2], column[2])),
-                      ("result", (outer[3], inner[3], row[3], column[3])), *algorithm_fact(self.dot, self.machine))
+                      ("result", (outer[3], inner[3], row[3], column[3])), *more,
+                      *algorithm_fact(self.dot, self.machine))
         return call_of(self.group, "gemm", tuple(zip(SIDES, sides)), [*(own for _, own in made), outline], parameters,
                        epilogue, multiply_adds(self.dot), tuple(p for p, _ in made))
 
-    def prologue(self, number: int, side: Access, outer: Line, inner: Line, free: Line,
-                 summed: Line) -> tuple[Prologue, Outline]:
-        """An operand as an expression of its position in the tile; the others: (size, strides of lhs, rhs, result)."""
-        extents = [(name, part[0], part[1 + number])
-                   for name, part in ((OUTER, outer), (INNER, inner), (ROW, free), (DEPTH, summed))]
+    def prologue(self, number: int, side: Access, lines: Lines) -> tuple[Prologue, Outline]:
+        """An operand as an expression of its position in the tile."""
+        extents = [(name, line[0], line[1 + number]) for name, line in zip(
+            (OUTER, INNER, ROW, DEPTH), (*lines[:2], lines[2 + number], lines[4]))]
         return prologue(self.group, self.source(number, side.type), SIDES[number], side, self.product.order(number),
                         extents)
 
-    def epilogue(self, outline: Outline, type: str, total: str, outer: Line, inner: Line, row: Line,
-                 column: Line) -> tuple[Stmt, ...]:
+    def epilogue(self, outline: Outline, type: str, total: str, lines: Lines) -> tuple[Stmt, ...]:
         """Statements that finish one element; () if the sum is only stored."""
         if stores_itself(outline, self.dot, type, total):
             return ()
+        outer, inner, row, column, _ = lines
         batch = indexing.variable(BATCH, outer[0] * inner[0])
         parts = (indexing.floor_divide(batch, inner[0]), indexing.modulo(batch, inner[0]),
                  indexing.variable(ROW, row[0]), indexing.variable(COLUMN, column[0]))

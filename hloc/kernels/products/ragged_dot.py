@@ -9,15 +9,11 @@ positions: the second batch stride of rhs is the distance between the matrices o
 from __future__ import annotations
 
 from hloc.errors import UnsupportedError
-from hloc.kernels import indexing
 from hloc.kernels.group import Group, Lowered, Outline
-from hloc.kernels.ir import Stmt
-from hloc.kernels.products.epilogues import algorithm_fact, call_of, epilogue_statements, stores_itself, tile_types
-from hloc.kernels.products.operands import OperandKernels
+from hloc.kernels.products.dot import ProductLowering
+from hloc.kernels.products.epilogues import tile_types
 from hloc.machine import Machine
 from hloc.ops.products import is_grouped, ragged_dimensions
-
-ROW, COLUMN = "row", "column"
 
 
 def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
@@ -31,22 +27,15 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     assert ragged.rhs_group is not None         # as is_grouped says
     column = 3 - ragged.rhs_group - contracted
     type, total = tile_types(group, root, machine)
-    operands = OperandKernels(group, machine)
-    lhs = operands.access(left, type, (ragged.dimension, summed))
-    rhs = operands.access(right, type, (ragged.rhs_group, contracted, column))
+    lowering = ProductLowering(group, machine, root)
+    lhs = lowering.operands.access(left, type, (ragged.dimension, summed))
+    rhs = lowering.operands.access(right, type, (ragged.rhs_group, contracted, column))
     outline = Outline(group)
     numbers = outline.operand_buffer(group.parameters[sizes], sizes.shape)
     outline.builder.loaded.add(numbers)
-    m, n = root.shape.dimensions
-    k, groups = left.shape.dimensions[summed], right.shape.dimensions[ragged.rhs_group]
-    epilogue: tuple[Stmt, ...] = ()
-    if not stores_itself(outline, root, type, total):
-        place = indexing.linearize([indexing.variable(ROW, m), indexing.variable(COLUMN, n)], (m, n))
-        epilogue = epilogue_statements(outline, root, total, place)
-    parameters = (("types", (type, total)), ("sizes", (m, n, k)), ("batches", (1, groups)),
-                  ("lhs", (lhs.offset, 0, 0, lhs.strides[ragged.dimension], lhs.strides[summed])),
-                  ("rhs", (rhs.offset, 0, rhs.strides[ragged.rhs_group], rhs.strides[contracted], rhs.strides[column])),
-                  ("result", (0, 0, n, 1)), ("groups", (groups, numbers)),
-                  *algorithm_fact(root, machine))
-    call = call_of(group, "gemm", (("lhs", lhs), ("rhs", rhs)), [outline], parameters, epilogue, m * n * k)
-    return Lowered((*operands.calls, call), tuple(operands.scratch))
+    (m, n), groups = root.shape.dimensions, right.shape.dimensions[ragged.rhs_group]
+    lines = ((1, 0, 0, 0), (groups, 0, rhs.strides[ragged.rhs_group], 0), (m, lhs.strides[ragged.dimension], 0, n),
+             (n, 0, rhs.strides[column], 1),
+             (left.shape.dimensions[summed], lhs.strides[summed], rhs.strides[contracted], 0))
+    tile = lowering.tile(type, total, [lhs, rhs], lines, outline, (("groups", (groups, numbers)),))
+    return Lowered((*lowering.operands.calls, tile), tuple(lowering.operands.scratch))
