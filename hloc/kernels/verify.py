@@ -56,36 +56,30 @@ class _Verifier:
         return root.type
 
     def apply(self, expr: ir.Apply) -> None:
+        """An operation, which on vectors does as on their elements, in all lanes; or goes across lanes."""
         types = [a.type for a in expr.arguments]
         self.check(bool(types), "no arguments", expr)
-        if any(map(is_vector, (*types, expr.type))):
-            self.vectors(expr, types)
-            return
+        of_vectors = any(map(is_vector, (*types, expr.type)))
+        if of_vectors:
+            wrong = fault(expr.op, types, expr.type, expr.immediate)
+            self.check(not wrong, wrong, expr)
         if expr.op in CONVERSIONS:
-            self.check(len(types) == 1 + (expr.op == "stochastic_convert"), "wrong number of arguments", expr)
+            self.check(of_vectors or len(types) == 1 + (expr.op == "stochastic_convert"),
+                       "wrong number of arguments", expr)
+        if expr.op in CONVERSIONS or expr.op in ACROSS_LANES:
             return
         values = types[1:] if expr.op == "select" else types
-        self.check(expr.op != "select" or types[0] == "pred", "select(pred, T, T) gives T", expr)
+        self.check(expr.op != "select" or of_vectors or types[0] == "pred", "select(pred, T, T) gives T", expr)
         self.check(len(set(values)) == 1, "arguments differ in type", expr)
-        if values[0] == ir.INDEX:
+        element = element_of(values[0])
+        if element == ir.INDEX:
             self.check(expr.op in ir.INDEX_OPS, "not an index operation", expr)
             self.check(expr.op != ir.SUM or sum_of(*sum_parts(expr)) == expr, "not as indexing.sum_of makes it", expr)
             self.check(expr.op != "multiply" or not any(isinstance(a, ir.Const) for a in expr.arguments),
                        "a multiple that is not a sum", expr)
         else:
-            self.check(takes_stored(expr.op) or not is_narrow(values[0]), "arithmetic on a storage type", expr)
-        self.check(expr.type == result_type(expr.op, types), "not the type that this operation gives", expr)
-
-    def vectors(self, expr: ir.Apply, types: list[str]) -> None:
-        """An operation on vectors: as on their elements, in all lanes; or across lanes."""
-        wrong = fault(expr.op, types, expr.type, expr.immediate)
-        self.check(not wrong, wrong, expr)
-        if expr.op in CONVERSIONS or expr.op in ACROSS_LANES:
-            return
-        values = types[1:] if expr.op == "select" else types
-        self.check(len(set(values)) == 1, "arguments differ in type", expr)
-        self.check(takes_stored(expr.op) or element_of(values[0]) not in ELEMENT_TYPES
-                   or not is_narrow(element_of(values[0])), "arithmetic on a storage type", expr)
+            self.check(takes_stored(expr.op) or element not in ELEMENT_TYPES or not is_narrow(element),
+                       "arithmetic on a storage type", expr)
         self.check(expr.type == result_type(expr.op, types), "not the type that this operation gives", expr)
 
     # -- statements
