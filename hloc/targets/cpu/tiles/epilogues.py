@@ -16,7 +16,6 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.indexing import index_apply, sum_of, sum_parts
 from hloc.kernels.ir import (
     INDEX,
@@ -67,7 +66,7 @@ class Epilogue(NamedTuple):
 
 
 def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
-    """The epilogue of a matmul or convolution; the compiler knows the number of columns of whole tiles."""
+    """The epilogue of a matmul or convolution."""
     if not tile.epilogue:
         return None
     sizes, total, printer = dict[int, str](), dict(tile.parameters)["types"][1], StatementPrinter(C)
@@ -76,19 +75,11 @@ def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
     head = [*buffer_declarations(tile.buffers)[2:], f"  const {c_type(total)} *sums = tile;"]
     text = "\n".join([f"(void *const *given, {PARAMETERS})", *lines_of_tile(line, head, sizes, "row", printer), "}"])
     name = f"hloc_epilogue_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-    call = f"{name}_columns(given, batch, first_row, first_column, rows, {{}}, tile, tile_stride);"
-    whole = "HLOC_GEMM_TILE_COLUMNS" if ELEMENT_TYPES[total].bits <= 32 else "HLOC_GEMM_TILE_COLUMNS / 2"
     printer.loops += 1
-    vectors = vector_definitions(line, printer)
-    headers = "gemm.h", *headers_of(printer.calls)
-    return Epilogue(c_function(name, [
-        *includes(headers), *vectors,
-        f"static inline __attribute__((always_inline)) void {name}_columns{text}",
-        f"void {name}(void *const *given, {PARAMETERS}) {{",
-        f"  if (columns == {whole}) {call.format(whole)}",
-        f"  else {call.format('columns')}",
-        "}", ""], printer, headers=headers, vectors=vectors), tuple(sizes),
-        f"void {name}(void *const *given, {PARAMETERS});\n")
+    vectors, headers = vector_definitions(line, printer), headers_of(printer.calls)
+    function = c_function(name, [*includes(headers), *vectors, f"void {name}{text}", ""], printer, headers=headers,
+                          vectors=vectors)
+    return Epilogue(function, tuple(sizes), f"void {name}(void *const *given, {PARAMETERS});\n")
 
 
 # -- loops over tiles --------------------------------------------------------------------------------------------------
