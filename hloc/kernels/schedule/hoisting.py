@@ -16,8 +16,10 @@ from hloc.kernels.ir import For, Let, Local, Stmt, Store, Var
 from hloc.kernels.walks import defined, expressions, loads, parts, stores, varying, walk
 
 
-def hoisted(body: Sequence[Stmt], different: Collection[str]) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
-    """Positions and tables that are the same in all iterations; the other statements."""
+def hoisted(body: Sequence[Stmt], different: Collection[str],
+            read: Collection[str] = ()) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """Positions, tables, and values loaded from the arrays `read` alone, that are the same in all iterations; the other
+    statements."""
     own = {s.name for s in body if isinstance(s, Local)}
     written = [{one.buffer for one in stores([s])} for s in body]
     times = Counter(buffer for buffers in written for buffer in buffers)
@@ -26,9 +28,9 @@ def hoisted(body: Sequence[Stmt], different: Collection[str]) -> tuple[tuple[Stm
         is_table = (isinstance(s, For) and all(isinstance(one, (For, Let, Store)) for one in walk([s]))
                     and all(b in own and times[b] == 1 for b in buffers)
                     and not any(load.buffer in times and load.buffer not in ready for load in loads([s])))
-        is_position = isinstance(s, Let) and not any(True for _ in loads([s]))
+        is_value = isinstance(s, Let) and all(load.buffer in read for load in loads([s]))
         used = {e.name for one in walk([s]) for e in parts(expressions(one)) if isinstance(e, Var)} - defined([s])
-        if not isinstance(s, Local) and (used & names or not (is_table or is_position)):
+        if not isinstance(s, Local) and (used & names or not (is_table or is_value)):
             names |= varying([s])
             kept.append(s)
         else:

@@ -13,7 +13,7 @@ attention are loops over tiles, too (scores.py).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hloc.kernels.indexing import index_apply, sum_of, sum_parts
@@ -32,7 +32,8 @@ from hloc.kernels.ir import (
     Tile,
     Var,
 )
-from hloc.kernels.walks import parts, with_all_expressions, with_parts
+from hloc.kernels.schedule.hoisting import hoisted
+from hloc.kernels.walks import with_all_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type
 from hloc.targets.c_function import CFunction, c_function, includes
@@ -70,7 +71,7 @@ def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
     if not tile.epilogue:
         return None
     sizes, total, printer = dict[int, str](), dict(tile.parameters)["types"][1], StatementPrinter(C)
-    loops = line_of_tile((Let("acc", Load("sums", PLACE, total)), *tile.epilogue), tile, sizes, "row", "column")
+    loops = line_of_tile((Let("acc", Load("sums", PLACE, total)), *tile.epilogue), tile, sizes, "column")
     line = scalar_conversions(loop_schedules(Kernel("line", tile.buffers, loops), machine), machine).body
     head = [*buffer_declarations(tile.buffers)[2:], f"  const {c_type(total)} *sums = tile;"]
     text = "\n".join([f"(void *const *given, {PARAMETERS})", *lines_of_tile(line, head, sizes, "row", printer), "}"])
@@ -84,33 +85,15 @@ def epilogue_of(tile: Tile, machine: Machine) -> Epilogue | None:
 
 # -- loops over tiles --------------------------------------------------------------------------------------------------
 
-def line_of_tile(statements: Iterable[Stmt], tile: Tile, sizes: dict[int, str], across: str, along: str
-                 ) -> tuple[Stmt, ...]:
-    """The statements for one line of a tile, a row or a column as `across` says: the values that its elements share,
-    and the loop along it. Large sizes become names."""
-    shared, others = (with_names(part, sizes) for part in by_line(
-        statements, {b.name for b in tile.buffers if b.access == "read"}, across))
+def line_of_tile(statements: Sequence[Stmt], tile: Tile, sizes: dict[int, str], along: str) -> tuple[Stmt, ...]:
+    """The statements for one line of a tile, along its columns or its rows: the values that its elements share, and the
+    loop. Large sizes become names."""
+    read = {b.name for b in tile.buffers if b.access == "read"}
+    shared, others = (with_names(part, sizes) for part in hoisted(statements, {along}, read))
     j = Var("j", INDEX)
     loop = For("j", Var(f"{along}s", INDEX), VECTOR,
                (Let(along, index_apply("add", Var(f"first_{along}", INDEX), j)), *others))
     return (*shared, loop)
-
-
-def by_line(statements: Iterable[Stmt], read: set[str], across: str) -> tuple[list[Stmt], list[Stmt]]:
-    """The values that all elements of a line share, computed from loads of the buffers `read`; and the other
-    statements. Sizes are not names yet."""
-    shared: list[Stmt] = []
-    left: list[Stmt] = []
-    names = {across, "batch"}
-    for statement in statements:
-        if isinstance(statement, Let) and all(
-                part.name in names if isinstance(part, Var) else not isinstance(part, Load) or part.buffer in read
-                for part in parts([statement.value])):
-            names.add(statement.name)
-            shared.append(statement)
-        else:
-            left.append(statement)
-    return shared, left
 
 
 def lines_of_tile(line: Iterable[Stmt], head: Iterable[str], sizes: dict[int, str], across: str,

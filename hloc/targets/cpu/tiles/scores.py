@@ -37,7 +37,7 @@ def score_of(tile: Tile) -> Score | None:
     sizes, mask = dict[int, str](), mask_of(tile.epilogue)
     across, along = ("row", "column") if goes_by_columns(tile) else ("column", "row")
     statements = Let("acc", Load("sums", PLACE, "f32")), *tile.epilogue, Store("sums", PLACE, Var("score", "f32"))
-    line = line_of_tile(statements, tile, sizes, across, along)
+    line = line_of_tile(statements, tile, sizes, along)
     live = _live_line(mask, tile, sizes) if mask else ()
     head = buffer_declarations(tile.buffers)[OPERANDS:-1]
     printer = StatementPrinter(C, index="int" if max(dict(tile.parameters)["sizes"]) <= LARGEST_INT else "long")
@@ -58,4 +58,4 @@ def _live_line(mask: Mask, tile: Tile, sizes: dict[int, str]) -> tuple[Stmt, ...
     found = Var("any", "s32")
     here = Apply("or", (found, Apply("convert", (mask.condition,), "s32")), "s32")
     return (Mutable("any", Const(0, "s32"), "or"),
-            *line_of_tile((*mask.needed, Assign("any", here)), tile, sizes, "row", "column"))
+            *line_of_tile((*mask.needed, Assign("any", here)), tile, sizes, "column"))
