@@ -29,7 +29,7 @@ from hloc.targets.cuda.loops.forms import Form, distributed, form_of
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.nest import BLOCK, LANE, LANES, ROW, THREADS, WARP, GridNest, grid_nest_of
 from hloc.targets.cuda.loops.transposes import across
-from hloc.targets.cuda.loops.vectors import VECTOR_BYTES
+from hloc.targets.cuda.loops.vector_accesses import VECTOR_BYTES
 
 EDGES = (32, 64, 128)           # of tiles
 BLOCKS = (128, 256, 512, 1024)  # threads that share a row
@@ -136,12 +136,11 @@ def _by_elements(nest: GridNest) -> Iterator[Rule]:
     yield [[_vectors("d0", width) + _bound(LANE, *names[:-1], "d0o" if width > 1 else "d0")] for width in widths]
 
 
-def _tile(names: list[str], read: int, edge: int, width: int, buffers: list[str]) -> tuple[Step, ...]:
-    other = f"d{read}"
-    steps: tuple[Step, ...] = (("split", (other, edge)), ("split", ("d0", edge)))
-    steps += _bound(BLOCK, *(name + "o" * (name in (other, "d0")) for name in names))
+def _tile(names: list[str], read: str, edge: int, width: int, buffers: list[str]) -> tuple[Step, ...]:
+    steps: tuple[Step, ...] = (("split", (read, edge)), ("split", ("d0", edge)))
+    steps += _bound(BLOCK, *(name + "o" * (name in (read, "d0")) for name in names))
     steps += tuple(("cache_read", (buffer,)) for buffer in buffers)
-    return steps + _vectors("d0i", width) + _bound(LANE, other + "i", "d0io" if width > 1 else "d0i")
+    return steps + _vectors("d0i", width) + _bound(LANE, read + "i", "d0io" if width > 1 else "d0i")
 
 
 def _by_rows(nest: GridNest) -> Iterator[Rule]:

@@ -26,9 +26,9 @@ from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.cache_read import registers
 from hloc.targets.cuda.loops.forms import Form, geometry_of
 from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE, in_flight
+from hloc.targets.cuda.loops.printing import Packs
 from hloc.targets.cuda.loops.rows import Own, Scan, Spread
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Total
-from hloc.targets.cuda.loops.vector_accesses import Packs
 
 UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed
 FEW_LOADS = 4                       # most loads per iteration of loops with a large unroll factor
@@ -98,7 +98,7 @@ class _Count:
         counts["alu"] = counts.get("alu", 0) + counts.pop("index", 0) / (form.vectors.width if form.vectors else 1)
         shared, rounds, uneven = self.shared, self.rounds * units, units * threads.at_once / max(1, threads.units)
         if form.vectors:
-            width, together = form.vectors.width, len(form.vectors.loads) + len(form.vectors.space.stores)
+            width, together = form.vectors.width, len(form.vectors.loads) + len(form.vectors.stores)
             counts["access"] *= 1 - min(1, together / max(1, len(self.accesses))) * (1 - 1 / width)
             rounds = math.ceil(units / width) * max(1, self.rounds)
         if form.tiling:

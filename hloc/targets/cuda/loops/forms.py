@@ -25,7 +25,7 @@ from hloc.targets.cuda.loops import transposes
 from hloc.targets.cuda.loops.atomics import with_atomics
 from hloc.targets.cuda.loops.cache_read import with_cache_read
 from hloc.targets.cuda.loops.fast_division import with_fast_division
-from hloc.targets.cuda.loops.iteration_space import elements_of, parallel_loop
+from hloc.targets.cuda.loops.iteration_space import Space, elements_of, parallel_loop
 from hloc.targets.cuda.loops.nest import (
     BLOCK,
     GRID_STEPS,
@@ -35,11 +35,11 @@ from hloc.targets.cuda.loops.nest import (
     WARP,
     GridNest,
 )
+from hloc.targets.cuda.loops.printing import Packs
 from hloc.targets.cuda.loops.scatter_owners import with_scatter_owners
 from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, TeamKernel, refuse_threads, team_kernel
 from hloc.targets.cuda.loops.transposes import Tiling, tiling_of
-from hloc.targets.cuda.loops.vector_accesses import Widths
-from hloc.targets.cuda.loops.vectors import Vectors, vectors_of
+from hloc.targets.cuda.loops.vector_accesses import Widths, packs_of_space
 from hloc.targets.functions import with_calls
 
 MOST_INLINED = 32                       # functions of a kernel: ptxas takes 11 ms for each
@@ -52,12 +52,13 @@ def distributed(kernel: ir.Kernel, gpu: Machine) -> ir.Kernel:
 
 class Form(NamedTuple):
     """A kernel of distributed() by tiles, by vectors or by teams; else a thread per iteration. threads: of a block;
-    widths: of the loops of a team."""
+    space: of a pointwise kernel; widths: of the loops of a team."""
 
     kernel: ir.Kernel
     threads: int
+    space: Space | None = None
     tiling: Tiling | None = None
-    vectors: Vectors | None = None
+    vectors: Packs | None = None
     team: TeamKernel | None = None
     widths: Widths | None = None
 
@@ -65,8 +66,8 @@ class Form(NamedTuple):
     def iterations(self) -> int:
         """What blocks share: tiles, vectors, rows of teams, or iterations."""
         loop = parallel_loop(self.kernel)
-        return self.tiling.tiles if self.tiling else self.vectors.threads if self.vectors else \
-            self.team.rows if self.team else elements_of(loop) if loop else 1
+        return self.tiling.tiles if self.tiling else self.team.rows if self.team else \
+            (elements_of(loop) if loop else 1) // (self.vectors.width if self.vectors else 1)
 
 
 def form_of(nest: GridNest, steps: Sequence[Step], gpu: Machine) -> Form:
@@ -93,29 +94,30 @@ def _by_elements(nest: GridNest) -> Form:
     """Tiles if an axis is bound to blocks; else vectors, or elements."""
     kernel, space, kinds = nest.kernel, nest.space, nest.kinds
     assert space is not None
-    tiled = [n for n in range(len(space.dimensions)) if kinds.get(f"d{n}o") == BLOCK]
+    tiled = [axis for axis in space.sizes if kinds.get(axis + "o") == BLOCK]
     wanted: dict[str, str] = {}
-    for n in reversed(range(len(space.dimensions))):
-        name = f"d{n}"
+    for axis in space.sizes:
+        name = axis
         if tiled:
-            wanted[name + "o" * (n in tiled)] = BLOCK
-        if not tiled or n in tiled:
-            name += "i" * (n in tiled)
-            wanted |= {name + "o": LANE, name + "i": VECTOR} if n == 0 and nest.width > 1 else {name: LANE}
+            wanted[name + "o" * (axis in tiled)] = BLOCK
+        if not tiled or axis in tiled:
+            name += "i" * (axis in tiled)
+            wanted |= {name + "o": LANE, name + "i": VECTOR} if axis == "d0" and nest.width > 1 else {name: LANE}
     _refuse_others(nest, wanted)
     if not tiled:
         if nest.cached:
             raise Refused("what threads read by themselves is not cached")
-        return Form(kernel, nest.threads, vectors=vectors_of(kernel, space, nest.width) if nest.width > 1 else None)
-    if len(tiled) != 2 or tiled[0] != 0:
+        packs = packs_of_space(kernel, space, nest.width) if nest.width > 1 else None
+        return Form(kernel, nest.threads, space, vectors=packs)
+    if len(tiled) != 2 or tiled[1] != "d0":
         raise Refused("tiles are of d0 and another axis")
-    edge, first = nest.axis(f"d{tiled[1]}i").extent, nest.width
+    edge, first = nest.axis(tiled[0] + "i").extent, nest.width
     for name in ("d0i", "d0io"):
         first *= next((a.extent or 1 for a in nest.axes if a.name == name), 1)
     if edge is None or first != edge:
         raise Refused(f"tiles are squares, not {edge} by {first}")
-    return Form(kernel, nest.threads,
-                tiling=tiling_of(kernel, space, tiled[1], edge, nest.width, nest.threads, nest.cached))
+    return Form(kernel, nest.threads, space,
+                tiling=tiling_of(kernel, space, tiled[0], edge, nest.width, nest.threads, nest.cached))
 
 
 def _by_rows(nest: GridNest, gpu: Machine) -> Form:

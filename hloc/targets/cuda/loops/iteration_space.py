@@ -1,81 +1,118 @@
-"""The iteration space of a pointwise kernel: its dimensions, and the stride of every access along each.
+"""The iteration space of a pointwise kernel: its elements as a nest of axes, along which accesses have strides.
 
 In: a loop Kernel with one element per iteration. Out: a Space, or None for kernels that are not pointwise.
 
     for i0 of 20000: out[i0] = in[i0 % 100 * 200 + i0 / 100]
-      -> dimensions 100 and 200 (the fastest first); out: (1, 100); in: (200, 1)
+      -> for d1 of 200: for d0 of 100: i0 = 100 d1 + d0; out[100 d1 + d0] = in[200 d0 + d1]
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from hloc.kernels.affine import Affine, affine, forms
+from hloc.kernels.affine import Affine, affine, forms, of_names
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Store, Var
 from hloc.kernels.walks import are_lets_and_stores, loads, stores
 
 
-class Dimension(NamedTuple):
-    """index / divisor % size, for the linear index of an element."""
+class Piece(NamedTuple):
+    """element / divisor % size, of the linear index of an element."""
 
     divisor: int
     size: int
 
 
-class Access(NamedTuple):
-    """The strides of a position along the dimensions, and its offset."""
-
-    steps: tuple[int, ...]
-    constant: int
-
-
 class Space(NamedTuple):
-    """loads: those whose positions are affine in the dimensions; stores: all stores, likewise."""
+    """counters: the axes with their extents, the fastest last; body: of an element; loads: those whose positions are
+    affine in the axes; stores: all stores, likewise."""
 
-    dimensions: tuple[Dimension, ...]
-    statements: tuple[Let | Store, ...]
-    loads: dict[Load, Access]
-    stores: dict[Store, Access]
-    elements: int
+    counters: tuple[tuple[str, int], ...]
+    body: tuple[Let | Store, ...]
+    loads: dict[Load, Affine]
+    stores: dict[Store, Affine]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.sizes.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.counters)
 
 
 def space_of(kernel: Kernel) -> Space | None:
-    """The space of a pointwise kernel; adjacent dimensions are merged if they are contiguous in all accesses."""
+    """The space of a pointwise kernel. Its axes are what quotients and remainders of the linear index are made of;
+    adjacent ones are merged if they are contiguous in all accesses."""
     loop = parallel_loop(kernel)
     if loop is None or len(kernel.body) > 1:
         return None
     inner, count = inner_vector(loop), elements_of(loop)
-    statements = inner.body if inner else loop.body
-    if not are_lets_and_stores(statements):
+    body = inner.body if inner else loop.body
+    if not are_lets_and_stores(body):
         return None
-    pieces = {loop.name: Dimension(inner.trip_count if inner else 1, loop.trip_count)}
+    pieces = {loop.name: Piece(inner.trip_count if inner else 1, loop.trip_count)}
     if inner:
-        pieces[inner.name] = Dimension(1, inner.trip_count)
-    for statement in statements:
-        if isinstance(statement, Let) and statement.value.type == INDEX:
-            piece = _piece(statement.value, pieces)
-            if piece is not None:
-                pieces[statement.name] = piece
-    known = forms(statements)
-    dimensions = _dimensions(pieces, count)
-    if dimensions is None:
+        pieces[inner.name] = Piece(1, inner.trip_count)
+    outside = list(pieces)
+    for s in body:
+        if isinstance(s, Let) and s.value.type == INDEX and (piece := _piece(s.value, pieces)) is not None:
+            pieces[s.name] = piece
+    bounds = sorted({1, count, *(p.divisor for p in pieces.values()), *(p.divisor * p.size for p in pieces.values())})
+    if any(b % a for a, b in zip(bounds, bounds[1:])):
         return None
-    found: list[Load | Store] = [*loads(statements), *stores(statements)]
-    accesses = {a: _access(affine(a.position, known), pieces, dimensions) for a in found}
-    if any(accesses[s] is None for s in stores(statements)):
+    finest = {f"d{n}": Piece(a, b // a) for n, (a, b) in enumerate(zip(bounds, bounds[1:] or [1]))}
+    known = forms(body, {name: of_names({axis: at.divisor // p.divisor for axis, at in finest.items()
+                                         if p.divisor <= at.divisor < p.divisor * p.size})
+                         for name, p in pieces.items()})
+    found: list[Load | Store] = [*loads(body), *stores(body)]
+    accesses = {a: form for a in found if (factors := (form := affine(a.position, known)).factors) is not None
+                and factors.keys() <= finest.keys()}
+    if any(s not in accesses for s in stores(body)):
         return None
-    dimensions, moved = _merged(dimensions, {a: access for a, access in accesses.items() if access is not None})
-    return Space(dimensions, tuple(statements), {a: k for a, k in moved.items() if isinstance(a, Load)},
-                 {a: k for a, k in moved.items() if isinstance(a, Store)}, count)
+    merged = _Merged(finest, accesses.values())
+    lets = {name: Let(name, merged.value(known[name], piece)) for name, piece in pieces.items()}
+    moved = {a: merged.form(form) for a, form in accesses.items()}
+    return Space(merged.counters, (*(lets[name] for name in outside),
+                                   *(lets[s.name] if isinstance(s, Let) and s.name in lets else s for s in body)),
+                 {a: form for a, form in moved.items() if isinstance(a, Load)},
+                 {a: form for a, form in moved.items() if isinstance(a, Store)})
 
 
-def counters(loop: For, element: str, index: str) -> list[str]:
-    """The loop's counters in C, computed from the linear index of the element. index: their C type."""
-    inner = inner_vector(loop)
-    if inner is None:
-        return [f"const {index} {loop.name} = {element};"]
-    return [f"const {index} thread = {element};",
-            f"const {index} {loop.name} = thread / {inner.extent}, {inner.name} = thread % {inner.extent};"]
+class _Merged:
+    """Axes of which adjacent ones are one if they are contiguous in all of some forms."""
+
+    def __init__(self, finest: Mapping[str, Piece], accesses: Collection[Affine]) -> None:
+        self.axes: dict[str, Piece] = {}                    # by the names of their finest parts
+        self.parts: dict[str, tuple[str, int]] = {}         # of a merged axis: by how much that is multiplied
+        last = ""
+        for name, piece in finest.items():
+            self.parts[name] = (last, self.axes[last].size) if last else (name, 1)
+            if last and all(self._is_whole(form, name) for form in accesses):
+                self.axes[last] = Piece(self.axes[last].divisor, self.axes[last].size * piece.size)
+            else:
+                self.axes[name], self.parts[name], last = piece, (name, 1), name
+
+    def _is_whole(self, form: Affine, name: str) -> bool:
+        axis, times = self.parts[name]
+        return form.factor(name) == form.factor(axis) * times
+
+    @property
+    def counters(self) -> tuple[tuple[str, int], ...]:
+        return tuple(reversed([(f"d{n}", piece.size) for n, piece in enumerate(self.axes.values())]))
+
+    def form(self, form: Affine) -> Affine:
+        return of_names({f"d{n}": form.factor(name) for n, name in enumerate(self.axes)}, form.constant)
+
+    def value(self, form: Affine, piece: Piece) -> Expr:
+        """A piece, which has this form in the finest axes."""
+        if all(self._is_whole(form, name) for name in self.parts):
+            return self.form(form).expression()
+        element = of_names({f"d{n}": axis.divisor for n, axis in enumerate(self.axes.values())}).expression()
+        whole = index_apply("divide", element, Const(piece.divisor, INDEX))
+        is_last = piece.divisor * piece.size == math.prod(size for _, size in self.counters)
+        return whole if is_last else Apply("remainder", (whole, Const(piece.size, INDEX)), INDEX)
 
 
 def parallel_loop(kernel: Kernel) -> For | None:
@@ -95,23 +132,23 @@ def elements_of(loop: For) -> int:
     return loop.trip_count * (inner.trip_count if inner else 1)
 
 
+def vectors_along(form: Affine, axis: str, width: int) -> Affine | None:
+    """The position of the first element along an axis, if its vectors are contiguous in memory and aligned."""
+    start = form.without(axis)
+    factors = start.factors
+    is_aligned = factors is not None and not any(n % width for n in (start.constant, *factors.values()))
+    return start if is_aligned and form.factor(axis) == 1 else None
 
 
-def is_along(access: Access, width: int, along: int = 0) -> bool:
-    """Whether adjacent elements of a dimension are contiguous in memory, and every vector of them is aligned."""
-    others = (s for n, s in enumerate(access.steps) if n != along)
-    return access.steps[along] == 1 and access.constant % width == 0 and not any(s % width for s in others)
-
-
-def inside(kernel: Kernel, load: Load, access: Access, dimensions: tuple[Dimension, ...]) -> bool:
+def inside(kernel: Kernel, load: Load, space: Space) -> bool:
     """Whether every position is inside the buffer, so that it may be read even if its value is not used."""
     size = next((b.size for b in kernel.buffers if b.name == load.buffer), 0)
-    reach = [step * (d.size - 1) for step, d in zip(access.steps, dimensions)]
-    return access.constant + sum(min(s, 0) for s in reach) >= 0 and \
-        access.constant + sum(max(s, 0) for s in reach) < size
+    form, sizes = space.loads[load], space.sizes
+    reach = [n * (sizes[name] - 1) for name, n in (form.factors or {}).items()]
+    return form.constant + sum(min(n, 0) for n in reach) >= 0 and form.constant + sum(max(n, 0) for n in reach) < size
 
 
-def _piece(value: Expr, pieces: Mapping[str, Dimension]) -> Dimension | None:
+def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:
     """x / c or x % c of a piece x, if that is a piece; else None."""
     if not isinstance(value, Apply) or value.op not in ("divide", "remainder"):
         return None
@@ -122,40 +159,4 @@ def _piece(value: Expr, pieces: Mapping[str, Dimension]) -> Dimension | None:
     if size <= 0 or outer.size % size:
         return None
     is_quotient = value.op == "divide"
-    return Dimension(outer.divisor * (size if is_quotient else 1), outer.size // size if is_quotient else size)
-
-
-def _dimensions(pieces: Mapping[str, Dimension], count: int) -> tuple[Dimension, ...] | None:
-    """The dimensions of which every piece is composed."""
-    bounds = sorted({1, count, *(p.divisor for p in pieces.values()),
-                     *(p.divisor * p.size for p in pieces.values())})
-    if any(b % a for a, b in zip(bounds, bounds[1:])):
-        return None
-    return tuple(Dimension(a, b // a) for a, b in zip(bounds, bounds[1:])) or (Dimension(1, 1),)
-
-
-def _access(form: Affine, pieces: Mapping[str, Dimension], dimensions: tuple[Dimension, ...]) -> Access | None:
-    """The access of a position; None if it depends on anything but the pieces."""
-    factors = form.factors
-    if factors is None or not factors.keys() <= pieces.keys():
-        return None
-    steps = [0] * len(dimensions)
-    for name, factor in factors.items():
-        piece = pieces[name]
-        for n, dimension in enumerate(dimensions):
-            if piece.divisor <= dimension.divisor < piece.divisor * piece.size:
-                steps[n] += factor * (dimension.divisor // piece.divisor)
-    return Access(tuple(steps), form.constant)
-
-
-def _merged(dimensions: tuple[Dimension, ...], accesses: dict) -> tuple[tuple[Dimension, ...], dict]:
-    """Adjacent dimensions merged into one if they are contiguous in every access."""
-    kept, steps = [dimensions[0]], [[a.steps[0]] for a in accesses.values()]
-    for n in range(1, len(dimensions)):
-        if all(a.steps[n] == own[-1] * kept[-1].size for a, own in zip(accesses.values(), steps)):
-            kept[-1] = Dimension(kept[-1].divisor, kept[-1].size * dimensions[n].size)
-        else:
-            kept.append(dimensions[n])
-            for a, own in zip(accesses.values(), steps):
-                own.append(a.steps[n])
-    return tuple(kept), {key: Access(tuple(own), a.constant) for (key, a), own in zip(accesses.items(), steps)}
+    return Piece(outer.divisor * (size if is_quotient else 1), outer.size // size if is_quotient else size)

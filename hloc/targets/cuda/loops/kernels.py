@@ -7,29 +7,27 @@ in C; this file prints the statements that only teams (teams.py) have.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.affine import Affine
-from hloc.kernels.indexing import index_apply
 from hloc.kernels.walks import loads, walk
 from hloc.machine import Machine
-from hloc.targets.c_expressions import ExpressionPrinter, c_type, expression
+from hloc.targets.c_expressions import ExpressionPrinter, c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.cache_read import REGISTERS
 from hloc.targets.cuda.loops.forms import Form, geometry_of
 from hloc.targets.cuda.loops.index_width import fits
 from hloc.targets.cuda.loops.nest import LANES as WARP
 from hloc.targets.cuda.loops.nest import LARGEST_BLOCK
-from hloc.targets.cuda.loops.printing import Pack, head, print_pack
+from hloc.targets.cuda.loops.printing import Counters, LoopPrinter, Packs
 from hloc.targets.cuda.loops.rows import Scan, Spread
 from hloc.targets.cuda.loops.teams import LOOKED_AT, TeamKernel, Total
 from hloc.targets.cuda.loops.transposes import print_tiled
-from hloc.targets.cuda.loops.vector_accesses import Packs, Widths
-from hloc.targets.cuda.loops.vectors import print_vectors
+from hloc.targets.cuda.loops.vector_accesses import Widths
 from hloc.targets.functions import definitions
 from hloc.targets.printer import CUDA, StatementPrinter, print_kernel
 
@@ -52,23 +50,33 @@ def _printed(form: Form, name: str, index: str) -> str:
     if form.tiling is not None:
         return print_tiled(form.kernel, form.tiling, name, index)
     if form.vectors is not None:
-        return print_vectors(form.kernel, form.vectors, form.threads, name, index)
+        return print_vectors(form, form.vectors, name, index)
     if form.team is not None:
         return print_team_kernel(form, form.team, name, index)
     return print_kernel(form.kernel, CUDA, name, printer=StatementPrinter(CUDA, index=index))
 
 
+def print_vectors(form: Form, packs: Packs, name: str, index: str) -> str:
+    """A pointwise kernel by vectors, as a function called `name`."""
+    assert form.space is not None
+    printer = LoopPrinter(CUDA, index=index, kernel=form.kernel)
+    printer.head(name, form.threads)
+    printer.line(1, f"for ({index} vector = {printer.first_thread}; vector < {form.iterations}; "
+                    f"vector += {printer.all_threads}) {{")
+    printer.vector(packs, form.space.counters, form.space.body, 2)
+    return printer.end(1)
+
+
 def print_team_kernel(form: Form, team: TeamKernel, name: str, index: str) -> str:
     """A whole kernel for teams, as a function called `name`."""
     assert form.widths is not None
-    printer = TeamPrinter(CUDA, index=index, team=team, widths=form.widths)
+    printer = TeamPrinter(CUDA, index=index, kernel=form.kernel, team=team, widths=form.widths)
     last = next((s for s in walk(team.body) if isinstance(s, ir.Last)), None)
     printer.arrived = f"{name}_arrived"
     block = team.threads * team.teams
     # without the 1 ptxas spills to fit more blocks into an SM
     bounds = f"{block}, 1" if block == LARGEST_BLOCK or last is not None else block
-    head(printer, form.kernel, name, bounds,
-         [f"__device__ unsigned {printer.arrived}[{last.groups}];"] if last is not None else [])
+    printer.head(name, bounds, [f"__device__ unsigned {printer.arrived}[{last.groups}];"] if last is not None else [])
     lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
     printer.line(1, f"const {index} lane = {lane};")
     if team.threads > WARP and any(isinstance(s, Total) for s in walk(team.body)):
@@ -78,8 +86,7 @@ def print_team_kernel(form: Form, team: TeamKernel, name: str, index: str) -> st
         printer.statements(team.body, 1)
     else:
         _rows(printer, team)
-    printer.line(0, "}")
-    return "\n".join(printer.lines) + "\n"
+    return printer.end()
 
 
 def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
@@ -97,7 +104,7 @@ def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
 
 
 @dataclass
-class TeamPrinter(StatementPrinter):
+class TeamPrinter(LoopPrinter):
     """Prints the statements that the lanes of a team execute together."""
 
     team: TeamKernel = field(kw_only=True)
@@ -118,7 +125,7 @@ class TeamPrinter(StatementPrinter):
 
     def spread(self, s: Spread, indent: int) -> None:
         """A loop over the lanes; the counters of a nest are computed from one linear index."""
-        extent = s.counters[0][1] if len(s.counters) == 1 else _product(s.counters)
+        extent = s.counters[0][1] if len(s.counters) == 1 else math.prod(n for _, n in constant(s.counters))
         name = s.counters[0][0] if len(s.counters) == 1 else "point"
         if packs := self.widths.of(s):
             assert isinstance(extent, int)              # as `widths` says
@@ -137,7 +144,7 @@ class TeamPrinter(StatementPrinter):
 
     def scan(self, s: Scan, indent: int) -> None:
         """Each lane evaluates the condition of its iterations; a ballot gives the results to all lanes."""
-        count, guard = _product(s.counters), s.body[-1]
+        count, guard = math.prod(n for _, n in s.counters), s.body[-1]
         assert isinstance(guard, ir.If)
         parts = LOOKED_AT // WARP
         self.line(indent, f"for ({self.index} first = 0; first < {count}; first += {LOOKED_AT}) {{")
@@ -189,28 +196,11 @@ class TeamPrinter(StatementPrinter):
             self.line(indent, f"for ({self.index} vector = lane; vector < {vectors}; vector += {lanes}) {{")
         if guarded := s.slots > 0 and vectors % lanes > 0:
             self.line(indent + 1, f"if (vector < {vectors}) {{")
-        self.vector(s, packs, extent, indent + 1 + guarded)
+        slot = [f"const {self.index} slot = some * {width} + part;"] if s.slots else []
+        self.vector(packs, constant(s.counters), s.body, indent + 1 + guarded, slot)
         if guarded:
             self.line(indent + 1, "}")
         self.line(indent, "}")
-
-    def vector(self, s: Spread, packs: Packs, extent: int, indent: int) -> None:
-        """The elements of one vector."""
-        width, (name, inner) = packs.width, s.counters[-1]
-        assert isinstance(inner, int)                       # as `widths` says
-        along = len(s.counters) == 1 or inner % width == 0      # whether a vector lies in one line of the nest
-        first = index_apply("multiply", ir.Var("vector", ir.INDEX), ir.Const(width, ir.INDEX))
-        if len(s.counters) > 1 and along:
-            self.line(indent, f"const {self.index} point = {self.expression(first)};")
-            self.counters(s._replace(counters=(*s.counters[:-1], (f"{name}_first", inner))), indent)
-            first = ir.Var(f"{name}_first", ir.INDEX)
-        counters = [f"const {self.index} {name} = {self.expression(first)} + part;"] if along else \
-            [f"const {self.index} point = vector * {width} + part;", self.of_nest(s)]
-        if s.slots:
-            counters.append(f"const {self.index} slot = some * {width} + part;")
-        print_pack(self, Pack(width, {load: _place(form, first) for load, form in packs.loads.items()},
-                              {store: _place(form, first) for store, form in packs.stores.items()}),
-                   s.body, counters, self.widths.buffers.values(), indent)
 
     def unrolled(self, s: Spread, extent) -> int:
         """The unroll factor: enough iterations that their loads in flight are AT_ONCE bytes, also for narrow types."""
@@ -236,25 +226,12 @@ class TeamPrinter(StatementPrinter):
 
     def counters(self, s: Spread | Scan, indent: int) -> None:
         """The counters of a nest, computed from the linear index of the iteration."""
-        if len(s.counters) > 1:
-            self.line(indent, self.of_nest(s))
-        elif isinstance(s, Scan):
-            self.line(indent, f"const {self.index} {s.counters[0][0]} = update;")
-
-    def of_nest(self, s: Spread | Scan) -> str:
-        """A line with the counters of a nest of several loops."""
         number = "update" if isinstance(s, Scan) else "point"
-        rest, pieces = _product(s.counters), []
-        for name, extent in s.counters:
-            assert isinstance(extent, int)              # of a nest
-            outer = rest
-            rest //= extent
-            value = number if outer == _product(s.counters) else f"{number} % {outer}"
-            pieces.append(f"{name} = {value}" if rest == 1 else f"{name} = {value} / {rest}")
-        return f"const {self.index} {', '.join(pieces)};"
+        if len(s.counters) > 1 or isinstance(s, Scan):
+            self.line(indent, self.of_nest(constant(s.counters), number))
 
     WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
-        **StatementPrinter.WRITERS, ir.Barrier: barrier, Total: total, Spread: spread, Scan: scan, ir.Last: last,
+        **LoopPrinter.WRITERS, ir.Barrier: barrier, Total: total, Spread: spread, Scan: scan, ir.Last: last,
         ir.For: loop}
 
 
@@ -264,18 +241,9 @@ def in_flight(packs: Packs) -> int:
     return max(2, IN_FLIGHT // loaded) if loaded else 2
 
 
-def _place(start: Affine, first: ir.Expr) -> str:
-    """The position of a vector's first element, from that of its loop's."""
-    return expression(index_apply("add", start.expression(), first))
-
-
-def _product(counters: Sequence[tuple[str, int | ir.Expr]]) -> int:
-    """The iterations of a nest, all of whose extents are constants."""
-    result = 1
-    for _, extent in counters:
-        assert isinstance(extent, int)
-        result *= extent
-    return result
+def constant(counters: Sequence[tuple[str, int | ir.Expr]]) -> Counters:
+    """The counters of a nest, all of whose extents are constants."""
+    return [(name, extent) for name, extent in counters if isinstance(extent, int)]
 
 
 def describe(launches: tuple[Geometry, ...], kernel: ir.Kernel | ir.Tile) -> str:

@@ -69,7 +69,7 @@ def grid_nest_of(kernel: ir.Kernel) -> GridNest:
     """The nest of a kernel, none of whose axes is bound."""
     space = space_of(kernel)
     if space is not None:
-        return GridNest(kernel, space, tuple(reversed([Axis(f"d{n}", d.size) for n, d in enumerate(space.dimensions)])))
+        return GridNest(kernel, space, tuple(Axis(name, n) for name, n in space.counters))
     loop = parallel_loop(kernel)
     axes: tuple[Axis, ...] = (Axis(loop.name, elements_of(loop)),) if loop else ()
     is_collapsed = loop is not None and inner_vector(loop) is not None

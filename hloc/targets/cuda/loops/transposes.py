@@ -1,7 +1,7 @@
 """Transposes on the GPU: pointwise kernels that read an array across its rows use tiles in shared memory.
 
 In: a loop Kernel, the edge of its tiles, and the arrays that are read across their rows. Out: a Tiling; its text. A
-tile is square. Adjacent threads load its elements along one dimension, and use them along the other, so that reads and
+tile is square. Adjacent threads load its elements along one axis, and use them along the other, so that reads and
 writes are coalesced.
 
 If positions and sizes allow it, a thread loads and stores vectors. The tile lies in groups of adjacent elements: a
@@ -14,19 +14,14 @@ import math
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.ir import INDEX, For, Kernel, Load, Var
+from hloc.kernels.affine import Affine
+from hloc.kernels.ir import INDEX, Kernel, Load, Var
 from hloc.kernels.schedule.nest import Refused
 from hloc.targets.c_expressions import c_type
-from hloc.targets.cuda.loops.iteration_space import (
-    Access,
-    Space,
-    counters,
-    inside,
-    is_along,
-)
-from hloc.targets.cuda.loops.printing import Pack, head, pack_type, print_pack
-from hloc.targets.cuda.loops.vectors import VECTOR_BYTES, widest
-from hloc.targets.printer import CUDA, StatementPrinter
+from hloc.targets.cuda.loops.iteration_space import Space, inside, vectors_along
+from hloc.targets.cuda.loops.printing import LoopPrinter, Packs, pack_type
+from hloc.targets.cuda.loops.vector_accesses import VECTOR_BYTES, packs_of_space
+from hloc.targets.printer import CUDA
 
 BLOCKS_PER_SM = 8
 WORD, BANKS = 4, 32             # of shared memory: bytes of a word
@@ -35,21 +30,31 @@ LARGEST_SHARED = 36 << 10
 
 
 class Tiling(NamedTuple):
-    """read: the dimension along which `loads` are contiguous (results are contiguous along the first one). width:
-    adjacent elements that a thread loads and stores at once; along: loads of vectors along the first dimension."""
+    """read: the axis along which `loads` are contiguous (results are contiguous along d0). packs: of the results, and
+    of what else is read along d0."""
 
     space: Space
-    read: int
-    loads: dict[Load, Access]
+    read: str
+    loads: dict[Load, Affine]
     edge: int
     threads: int
-    width: int = 1
-    along: dict[Load, Access] = {}
+    packs: Packs
+
+    @property
+    def width(self) -> int:
+        """Adjacent elements that a thread loads and stores at once."""
+        return self.packs.width
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The tiles along the axes, d0 and `read` first."""
+        sizes = self.space.sizes
+        return {name: -(-sizes[name] // self.edge) for name in ("d0", self.read)} | \
+            {name: n for name, n in sizes.items() if name not in ("d0", self.read)}
 
     @property
     def tiles(self) -> int:
-        return math.prod(-(-d.size // self.edge) if n in (0, self.read) else d.size
-                         for n, d in enumerate(self.space.dimensions))
+        return math.prod(self.counts.values())
 
     @property
     def shared(self) -> int:
@@ -63,38 +68,32 @@ class Tiling(NamedTuple):
         return f"({line}) * {self.edge} + (({column}) / {group} ^ {moved}) * {group} + ({column}) % {group}"
 
 
-def across(kernel: Kernel, space: Space) -> dict[int, dict[Load, Access]]:
-    """The loads that are contiguous along another dimension than the first, by this dimension."""
-    found: dict[int, dict[Load, Access]] = {}
-    for load, a in space.loads.items():
-        if a.steps[0] not in (0, 1) and 1 in a.steps[1:] and inside(kernel, load, a, space.dimensions):
-            found.setdefault(a.steps.index(1), {})[load] = a
+def across(kernel: Kernel, space: Space) -> dict[str, dict[Load, Affine]]:
+    """The loads that are contiguous along another axis than d0, by this axis."""
+    found: dict[str, dict[Load, Affine]] = {}
+    for load, form in space.loads.items():
+        along = [name for name in reversed(space.sizes) if form.factor(name) == 1]
+        if form.factor("d0") not in (0, 1) and along and inside(kernel, load, space):
+            found.setdefault(along[0], {})[load] = form
     return found
 
 
-def tiling_of(kernel: Kernel, space: Space, read: int, edge: int, width: int, threads: int,
+def tiling_of(kernel: Kernel, space: Space, read: str, edge: int, width: int, threads: int,
               buffers: tuple[str, ...]) -> Tiling:
-    """Tiles of these buffers, which are read along dimension `read`. Raises Refused."""
-    dimensions, written = space.dimensions, list(space.stores.values())
-    if len(written) != 1 or written[0].steps[0] != 1:
+    """Tiles for arrays that are read along axis `read`. Raises Refused."""
+    sizes, written = space.sizes, list(space.stores.values())
+    if len(written) != 1 or written[0].factor("d0") != 1:
         raise Refused("not one result that is written along d0")
-    loads = {load: a for load, a in across(kernel, space).get(read, {}).items() if load.buffer in buffers}
+    loads = {load: form for load, form in across(kernel, space).get(read, {}).items() if load.buffer in buffers}
     if {load.buffer for load in loads} != set(buffers) or not buffers:
-        raise Refused(f"not what is read along d{read}: {', '.join(buffers) or 'no buffer'}")
-    if 2 * min(dimensions[0].size, dimensions[read].size) < edge:
+        raise Refused(f"not what is read along {read}: {', '.join(buffers) or 'no buffer'}")
+    if 2 * min(sizes["d0"], sizes[read]) < edge:
         raise Refused("most of a tile would be empty")
     if edge * edge % (width * threads) or edge // width % (CHUNKS if width > 1 else BANKS) or edge & edge - 1:
         raise Refused(f"{threads} threads share no tile of {edge} by {edge}, {width} elements at once")
-    along: dict[Load, Access] = {}
-    if width > 1:
-        whole = dimensions[0].size % width == 0 and dimensions[read].size % width == 0 and is_along(written[0], width)
-        if not whole or not all(is_along(a, width, read) for a in loads.values()):
-            raise Refused(f"rows are no vectors of {width}")
-        if width * widest(kernel, space) > VECTOR_BYTES:
-            raise Refused(f"an access to memory has {VECTOR_BYTES} bytes at most")
-        along = {load: a for load, a in space.loads.items()
-                 if load not in loads and is_along(a, width) and inside(kernel, load, a, dimensions)}
-    tiling = Tiling(space, read, loads, edge, threads, width, along)
+    if sizes[read] % width or any(vectors_along(form, read, width) is None for form in loads.values()):
+        raise Refused(f"rows are no vectors of {width}")
+    tiling = Tiling(space, read, loads, edge, threads, packs_of_space(kernel, space, width))
     if tiling.shared > LARGEST_SHARED:
         raise Refused(f"tiles of {tiling.shared >> 10} KiB: at most {LARGEST_SHARED >> 10}")
     return tiling
@@ -102,74 +101,41 @@ def tiling_of(kernel: Kernel, space: Space, read: int, edge: int, width: int, th
 
 def print_tiled(kernel: Kernel, tiling: Tiling, name: str, index: str) -> str:
     """The whole kernel, as a function called `name`; index: the C type of positions."""
-    printer, edge, width = StatementPrinter(CUDA, index=index), tiling.edge, tiling.width
-    dimensions, loop = tiling.space.dimensions, kernel.body[0]
-    assert isinstance(loop, For)
-    head(printer, kernel, name, tiling.threads)
+    printer, edge, width, read = LoopPrinter(CUDA, index=index, kernel=kernel), tiling.edge, tiling.width, tiling.read
+    printer.head(name, tiling.threads)
     for n, load in enumerate(tiling.loads):
         printer.line(1, f"__shared__ __align__({VECTOR_BYTES}) {c_type(load.type)} tile{n}[{edge * edge}];")
-    outside = [f"{c} >= {dimensions[n].size}" for c, n in (("a", 0), ("d", tiling.read)) if dimensions[n].size % edge]
     printer.line(1, f"for ({index} work = blockIdx.x; work < {tiling.tiles}; work += gridDim.x) {{")
-    rest = _decode(printer, tiling)
+    counters = {"d0": "across", read: "down"}
+    printer.line(2, printer.of_nest([(counters.get(c, c), n) for c, n in reversed(tiling.counts.items())], "work"))
     chunks, together = edge // width, CHUNKS if width > 1 else BANKS
     line, chunk = f"n / {together} % {edge}", f"(n % {together} + n / {together * edge} * {together})"
     if chunks == together:
         line, chunk = f"n / {chunks}", f"n % {chunks}"
     printer.line(2, "__syncthreads();")
-    _each(printer, tiling, f"across + {line}", f"down + {chunk} * {width}", outside)
-    for n, (load, access) in enumerate(tiling.loads.items()):
+    _each(printer, tiling, "d0", line, f"{chunk} * {width}")
+    for n, (load, form) in enumerate(tiling.loads.items()):
         type = pack_type(load.type, width)
         printer.line(3, f"*({type} *)&tile{n}[{tiling.place(load, line, f'{chunk} * {width}')}] = "
-                        f"*(const {type} *)&{load.buffer}[{_position(access, tiling, rest)}];")
+                        f"*(const {type} *)&{load.buffer}[{printer.expression(form.expression())}];")
     printer.line(2, "}")
     printer.line(2, "__syncthreads();")
-    _each(printer, tiling, f"across + {chunk} * {width}", f"down + {line}", outside)
-    pack = Pack(width, {load: _position(a, tiling, rest) for load, a in tiling.along.items()},
-                {store: _position(a, tiling, rest) for store, a in tiling.space.stores.items()})
-    print_pack(printer, pack, tiling.space.statements, counters(loop, _element("a + part", tiling, rest), index),
-               kernel.buffers, 3, {load: Load(f"tile{n}", Var(tiling.place(load, f"({chunk} * {width} + part)", line),
-                                                              INDEX), load.type)
-                                   for n, load in enumerate(tiling.loads)})
-    for indent in (2, 1, 0):
-        printer.line(indent, "}")
-    return "\n".join(printer.lines) + "\n"
+    _each(printer, tiling, "d0_first", f"{chunk} * {width}", line)
+    places = {load: Load(f"tile{n}", Var(tiling.place(load, f"({chunk} * {width} + part)", line), INDEX), load.type)
+              for n, load in enumerate(tiling.loads)}
+    printer.pack(tiling.packs, Var("d0_first", INDEX), tiling.space.body,
+                 [f"const {index} d0 = d0_first + part;"], 3, places)
+    return printer.end(2)
 
 
-def _position(access: Access, tiling: Tiling, rest: dict[int, str]) -> str:
-    """The position of an access at a, d and the other counters."""
-    names = {0: "a", tiling.read: "d", **rest}
-    terms = [v if access.steps[k] == 1 else f"{v} * {access.steps[k]}" for k, v in names.items() if access.steps[k]]
-    return " + ".join(terms + ([str(access.constant)] if access.constant else [])) or "0"
-
-
-def _element(first: str, tiling: Tiling, rest: dict[int, str]) -> str:
-    """The linear index of an element."""
-    dimensions = tiling.space.dimensions
-    return " + ".join([first, f"d * {dimensions[tiling.read].divisor}",
-                       *(f"{v} * {dimensions[k].divisor}" for k, v in rest.items())])
-
-
-def _each(printer: StatementPrinter, tiling: Tiling, a: str, d: str, outside: list[str]) -> None:
-    """The head of an unrolled loop over a tile's elements or vectors: all loads of a thread are in flight at once."""
-    steps = tiling.edge ** 2 // tiling.width // tiling.threads
+def _each(printer: LoopPrinter, tiling: Tiling, first: str, a: str, d: str) -> None:
+    """The head of an unrolled loop over a tile's elements or vectors: all loads of a thread are in flight at once. a,
+    d: their places in the tile along d0, which is named `first`, and along the axis that is read."""
+    steps, edge, sizes = tiling.edge ** 2 // tiling.width // tiling.threads, tiling.edge, tiling.space.sizes
     printer.line(2, f"#pragma unroll {steps}")
     printer.line(2, f"for (int step = 0; step < {steps}; step++) {{")
     printer.line(3, f"const int n = step * {tiling.threads} + threadIdx.x;")
-    printer.line(3, f"const {printer.index} a = {a}, d = {d};")
+    printer.line(3, f"const {printer.index} {first} = across * {edge} + {a}, {tiling.read} = down * {edge} + {d};")
+    outside = [f"{c} >= {sizes[name]}" for c, name in ((first, "d0"), (tiling.read, tiling.read)) if sizes[name] % edge]
     if outside:
         printer.line(3, f"if ({' || '.join(outside)}) continue;")
-
-
-def _decode(printer: StatementPrinter, tiling: Tiling) -> dict[int, str]:
-    """Prints the position of the tile, across and down; returns the names of the other dimensions' counters."""
-    dimensions = tiling.space.dimensions
-    columns, rows = (-(-dimensions[n].size // tiling.edge) for n in (0, tiling.read))
-    printer.line(2, f"const {printer.index} across = work % {columns} * {tiling.edge}, "
-                    f"down = work / {columns} % {rows} * {tiling.edge};")
-    divisor, names = columns * rows, {}
-    for n, dimension in enumerate(dimensions):
-        if n not in (0, tiling.read):
-            names[n] = f"r{n}"
-            printer.line(2, f"const {printer.index} r{n} = work / {divisor} % {dimension.size};")
-            divisor *= dimension.size
-    return names

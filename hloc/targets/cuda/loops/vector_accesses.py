@@ -1,7 +1,8 @@
-"""Loops over lanes with vector accesses: a lane takes several adjacent elements at once, 16 bytes if possible.
+"""Vector accesses: a thread takes several adjacent elements at once, 16 bytes if possible.
 
-In: a Spread of teams.py, and the number of lanes. Out: Packs: the vector width, and the loads and stores that are one
-access each; None if that is not possible, or leaves lanes without work. Vectors run along the innermost of its loops.
+In: the Space of a pointwise kernel; or a Spread of teams.py, and the number of lanes. Out: Packs: the vector width, and
+the loads and stores that are one access each; none if that is not possible, or leaves lanes without work. Vectors run
+along the innermost of the loops.
 
     for i of 4096 by 256 lanes: s += x[r * 4096 + i]   in bf16
       ->  for vector of 512 by 256 lanes: x0 = 8 of x at r * 4096 + vector * 8; for part of 8: s += x0[part]
@@ -12,34 +13,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms
-from hloc.kernels.ir import Buffer, Expr, For, If, Load, Stmt, Store, While
+from hloc.kernels.ir import Buffer, Expr, For, If, Kernel, Load, Stmt, Store, While
+from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.walks import defined, expressions, parts, walk
 from hloc.targets.cuda.loops.cache_read import unconditional
+from hloc.targets.cuda.loops.iteration_space import Space, inside, vectors_along
+from hloc.targets.cuda.loops.printing import Counters, Packs
 from hloc.targets.cuda.loops.rows import Own, Spread
 from hloc.targets.cuda.loops.teams import TeamKernel
 
-PACK_BYTES = 16
+VECTOR_BYTES = 16               # the most that one access to memory takes
 WIDTHS = (16, 8, 4, 2)
 
 
-Counters = Sequence[tuple[str, int]]
+# -- of pointwise kernels ----------------------------------------------------------------------------------------------
+
+def packs_of_space(kernel: Kernel, space: Space, width: int) -> Packs:
+    """The vector accesses along the results of a pointwise kernel. Raises Refused where these are no such vectors."""
+    stored = {s: start for s, form in space.stores.items() if (start := vectors_along(form, "d0", width)) is not None}
+    if space.sizes["d0"] % width or len(stored) < len(space.stores):
+        raise Refused(f"results are no vectors of {width}")
+    types = [load.type for load in space.loads] + \
+        [b.type for b in kernel.buffers if any(s.buffer == b.name for s in space.stores)]
+    if width * max(ELEMENT_TYPES[t].bytes for t in types) > VECTOR_BYTES:
+        raise Refused(f"an access to memory has {VECTOR_BYTES} bytes at most")
+    return Packs(width, {load: start for load, form in space.loads.items()
+                         if (start := vectors_along(form, "d0", width)) is not None and inside(kernel, load, space)},
+                 stored)
 
 
-class Packs(NamedTuple):
-    """width: adjacent elements of a lane; loads, stores: those that are one vector access, with the position of the
-    innermost loop's first element."""
-
-    width: int
-    loads: dict[Load, Affine]
-    stores: dict[Store, Affine]
-
+# -- of rows -----------------------------------------------------------------------------------------------------------
 
 def packs_of(counters: Counters, body: tuple[Stmt, ...], lanes: int, known: Mapping[str, Affine],
-             buffers: Mapping[str, Buffer], wanted: int = 0, most: int = PACK_BYTES) -> Packs | None:
+             buffers: Mapping[str, Buffer], wanted: int = 0, most: int = VECTOR_BYTES) -> Packs | None:
     """The vector accesses of a nest of loops. wanted: the width of the other loops of the row; 0: as wide as the
     narrowest type allows, at most `most`."""
     counter, extent = counters[-1]
@@ -54,19 +63,15 @@ def packs_of(counters: Counters, body: tuple[Stmt, ...], lanes: int, known: Mapp
                                                                     for s in stores]
     if not widths:
         return None
-    width = wanted or min(most, PACK_BYTES // min(widths))
+    width = wanted or min(most, VECTOR_BYTES // min(widths))
     while width > 1 and not wanted and (extent % width or total // width < lanes):
         width //= 2
     if width < 2 or extent % width:
         return None
 
     def place(position: Expr) -> Affine | None:
-        form = affine(position, known)
-        start = form.without(counter)
-        factors = start.factors
-        if form.factor(counter) != 1 or factors is None or own & factors.keys():
-            return None
-        return None if any(n % width for n in (start.constant, *factors.values())) else start
+        start = vectors_along(affine(position, known), counter, width)
+        return start if start is not None and not own & (start.factors or {}).keys() else None
     read = {load: form for load in loads if (form := place(load.position)) is not None}
     stored = {s: form for s in stores if (form := place(s.position)) is not None}
     again = {p.buffer for s in body for p in parts(expressions(s)) if isinstance(p, Load)}
@@ -81,7 +86,7 @@ def common_width(loops: Iterable[tuple[Counters, tuple[Stmt, ...], int]], lanes:
     loops = list(loops)
     for width in (n for n in WIDTHS if n <= most and all(_keeps_slots(c, slots, n, lanes) for c, _, slots in loops)):
         found = [packs_of(counters, body, lanes, known, buffers, width) for counters, body, _ in loops]
-        if any(p and width * _narrowest(p, buffers) <= PACK_BYTES for p in found):
+        if any(p and width * _narrowest(p, buffers) <= VECTOR_BYTES for p in found):
             return width
     return 1
 
