@@ -124,23 +124,43 @@ class TeamPrinter(LoopPrinter):
             self.line(indent, f"{s.name} = hloc_block_total<{self.team.threads // WARP}>({s.name}, {join}, totals);")
 
     def spread(self, s: Spread, indent: int) -> None:
-        """A loop over the lanes; the counters of a nest are computed from one linear index."""
-        extent = s.counters[0][1] if len(s.counters) == 1 else math.prod(n for _, n in constant(s.counters))
-        name = s.counters[0][0] if len(s.counters) == 1 else "point"
-        if packs := self.widths.of(s):
-            assert isinstance(extent, int)              # as `widths` says
-            self.packed(s, packs, extent, indent)
-            return
-        if not s.slots:
-            if (steps := self.unrolled(s, extent)) > USUALLY_UNROLLED:
-                self.line(indent, f"#pragma unroll {steps}")
-            limit = str(extent) if isinstance(extent, int) else f"({self.expression(extent)})"
-            self.line(indent, f"for ({self.index} {name} = lane; {name} < {limit}; {name} += {self.team.threads}) {{")
-            self.counters(s, indent + 1)
-            self.statements(s.body, indent + 1)
+        """A loop over the lanes, by vectors or elements; the counters of a nest are computed from one linear index."""
+        packs, known = self.widths.of(s), constant(s.counters)
+        total = math.prod(n for _, n in known)
+        if packs:
+            depth = self.lanes("vector", total // packs.width, "some", s.slots, in_flight(packs), indent)
+        elif len(s.counters) > 1:
+            depth = self.lanes("point", total, "slot", s.slots, self.unrolled(s), indent)
         else:
-            self.slotted(s, name, extent, indent)
-        self.line(indent, "}")
+            depth = self.lanes(*s.counters[0], "slot", s.slots, self.unrolled(s), indent)
+        if packs:
+            slot = [f"const {self.index} slot = some * {packs.width} + part;"] if s.slots else []
+            self.vector(packs, known, s.body, depth, slot)
+        else:
+            self.counters(s, depth)
+            self.statements(s.body, depth)
+        for n in range(depth - 1, indent - 1, -1):
+            self.line(n, "}")
+
+    def lanes(self, name: str, extent: int | ir.Expr, number: str, slots: int, unrolled: int, indent: int) -> int:
+        """The head of a loop over the iterations of this lane, and how deep its body is. slots: of arrays of its own,
+        whose loop counts them as `number`, and is unrolled if short, so that these arrays become registers."""
+        threads, limit = self.team.threads, str(extent) if isinstance(extent, int) else f"({self.expression(extent)})"
+        if not slots:
+            steps = min(unrolled, extent // threads) if isinstance(extent, int) else 1
+            if steps > 1:
+                self.line(indent, f"#pragma unroll {steps}")
+            self.line(indent, f"for ({self.index} {name} = lane; {name} < {limit}; {name} += {threads}) {{")
+            return indent + 1
+        slots = -(-extent // threads) if isinstance(extent, int) else slots
+        if slots <= REGISTERS:
+            self.line(indent, "#pragma unroll")
+        self.line(indent, f"for ({self.index} {number} = 0; {number} < {slots}; {number}++) {{")
+        self.line(indent + 1, f"const {self.index} {name} = {number} * {threads} + lane;")
+        if extent == slots * threads:
+            return indent + 1
+        self.line(indent + 1, f"if ({name} < {limit}) {{")
+        return indent + 2
 
     def scan(self, s: Scan, indent: int) -> None:
         """Each lane evaluates the condition of its iterations; a ballot gives the results to all lanes."""
@@ -182,47 +202,14 @@ class TeamPrinter(LoopPrinter):
             self.line(indent, f"#pragma unroll {min(s.extent, VECTORS_AT_ONCE)}")
         super().loop(s, indent)
 
-    def packed(self, s: Spread, packs: Packs, extent: int, indent: int) -> None:
-        """A loop whose lanes load and store several adjacent elements at once."""
-        width, lanes = packs.width, self.team.threads
-        vectors = extent // width
-        if s.slots:
-            self.line(indent, "#pragma unroll")
-            self.line(indent, f"for ({self.index} some = 0; some < {-(-vectors // lanes)}; some++) {{")
-            self.line(indent + 1, f"const {self.index} vector = some * {lanes} + lane;")
-        else:
-            if (steps := min(in_flight(packs), vectors // lanes)) > 1:
-                self.line(indent, f"#pragma unroll {steps}")
-            self.line(indent, f"for ({self.index} vector = lane; vector < {vectors}; vector += {lanes}) {{")
-        if guarded := s.slots > 0 and vectors % lanes > 0:
-            self.line(indent + 1, f"if (vector < {vectors}) {{")
-        slot = [f"const {self.index} slot = some * {width} + part;"] if s.slots else []
-        self.vector(packs, constant(s.counters), s.body, indent + 1 + guarded, slot)
-        if guarded:
-            self.line(indent + 1, "}")
-        self.line(indent, "}")
-
-    def unrolled(self, s: Spread, extent) -> int:
-        """The unroll factor: enough iterations that their loads in flight are AT_ONCE bytes, also for narrow types."""
-        if not isinstance(extent, int) or any(isinstance(inner, (ir.For, ir.While)) for inner in walk(s.body)):
+    def unrolled(self, s: Spread) -> int:
+        """How many iterations are unrolled: enough that their loads in flight are AT_ONCE bytes, also for narrow types;
+        1: as many as compilers do."""
+        if any(isinstance(inner, (ir.For, ir.While)) for inner in walk(s.body)):
             return 1
         widths = [ELEMENT_TYPES[load.type].bytes for load in loads(s.body)]
-        return min(extent // self.team.threads, AT_ONCE // min(widths)) if widths else 1
-
-    def slotted(self, s: Spread, name: str, extent, indent: int) -> None:
-        """A loop over the slots of this lane; unrolled if short, so that split arrays become registers."""
-        if s.slots <= REGISTERS:
-            self.line(indent, "#pragma unroll")
-        self.line(indent, f"for ({self.index} slot = 0; slot < {s.slots}; slot++) {{")
-        self.line(indent + 1, f"const {self.index} {name} = slot * {self.team.threads} + lane;")
-        whole = isinstance(extent, int) and extent == s.slots * self.team.threads
-        if not whole:
-            limit = str(extent) if isinstance(extent, int) else f"({self.expression(extent)})"
-            self.line(indent + 1, f"if ({name} < {limit}) {{")
-        self.counters(s, indent + 1 + (not whole))
-        self.statements(s.body, indent + 1 + (not whole))
-        if not whole:
-            self.line(indent + 1, "}")
+        steps = AT_ONCE // min(widths) if widths else 1
+        return steps if steps > USUALLY_UNROLLED else 1
 
     def counters(self, s: Spread | Scan, indent: int) -> None:
         """The counters of a nest, computed from the linear index of the iteration."""
