@@ -22,7 +22,6 @@ from hloc.kernels.schedule.steps import Step, apply_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops import transposes
-from hloc.targets.cuda.loops.atomics import with_atomics
 from hloc.targets.cuda.loops.cache_read import with_cache_read
 from hloc.targets.cuda.loops.fast_division import with_fast_division
 from hloc.targets.cuda.loops.iteration_space import Space, elements_of, parallel_loop
@@ -36,7 +35,7 @@ from hloc.targets.cuda.loops.nest import (
     GridNest,
 )
 from hloc.targets.cuda.loops.printing import Packs
-from hloc.targets.cuda.loops.scatter_owners import with_scatter_owners
+from hloc.targets.cuda.loops.scatters import with_shared_scatters
 from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, TeamKernel, refuse_threads, team_kernel
 from hloc.targets.cuda.loops.transposes import Tiling, tiling_of
 from hloc.targets.cuda.loops.vector_accesses import Widths, packs_of_space
@@ -47,7 +46,7 @@ MOST_INLINED = 32                       # functions of a kernel: ptxas takes 11 
 
 def distributed(kernel: ir.Kernel, gpu: Machine) -> ir.Kernel:
     """The kernel rewritten for threads: scatters by owners or atomics, quotients by multiplication."""
-    return with_scatter_owners(with_atomics(with_fast_division(with_calls(kernel, MOST_INLINED))), gpu)
+    return with_shared_scatters(with_fast_division(with_calls(kernel, MOST_INLINED)), gpu)
 
 
 class Form(NamedTuple):
