@@ -135,7 +135,7 @@ def _by_rows(nest: GridNest, gpu: Machine) -> Form:
         kernel = with_cache_read(kernel, lanes, nest.cached)
     team = team_kernel(kernel, lanes, teams, gpu)
     widths = Widths(team, {b.name: b for b in kernel.buffers}, nest.width)
-    if nest.width > 1 and not widths.is_any:
+    if nest.width > 1 and not widths.found:
         raise Refused(f"no loop of a row reads or writes vectors of {nest.width}")
     return Form(kernel, nest.threads, team=team, widths=widths)
 

@@ -8,7 +8,7 @@ In: a loop Kernel with one element per iteration. Out: a Space, or None for kern
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hloc.kernels.affine import Affine, affine, forms, of_names
@@ -59,60 +59,47 @@ def space_of(kernel: Kernel) -> Space | None:
     for s in body:
         if isinstance(s, Let) and s.value.type == INDEX and (piece := _piece(s.value, pieces)) is not None:
             pieces[s.name] = piece
-    bounds = sorted({1, count, *(p.divisor for p in pieces.values()), *(p.divisor * p.size for p in pieces.values())})
+    bounds = [1, *sorted({b for p in pieces.values() for b in (p.divisor, p.divisor * p.size)} - {1, count}), count]
     if any(b % a for a, b in zip(bounds, bounds[1:])):
         return None
-    finest = {f"d{n}": Piece(a, b // a) for n, (a, b) in enumerate(zip(bounds, bounds[1:] or [1]))}
-    known = forms(body, {name: of_names({axis: at.divisor // p.divisor for axis, at in finest.items()
-                                         if p.divisor <= at.divisor < p.divisor * p.size})
-                         for name, p in pieces.items()})
+    finest = _axes(bounds)
+    known = forms(body, {name: _form(piece, finest) for name, piece in pieces.items()})
     found: list[Load | Store] = [*loads(body), *stores(body)]
     accesses = {a: form for a in found if (factors := (form := affine(a.position, known)).factors) is not None
                 and factors.keys() <= finest.keys()}
     if any(s not in accesses for s in stores(body)):
         return None
-    merged = _Merged(finest, accesses.values())
-    lets = {name: Let(name, merged.value(known[name], piece)) for name, piece in pieces.items()}
-    moved = {a: merged.form(form) for a, form in accesses.items()}
-    return Space(merged.counters, (*(lets[name] for name in outside),
-                                   *(lets[s.name] if isinstance(s, Let) and s.name in lets else s for s in body)),
+    split = [axis for n, axis in enumerate(finest) if not n or any(
+        form.factor(axis) != form.factor(f"d{n - 1}") * finest[f"d{n - 1}"].size for form in accesses.values())]
+    axes = _axes([*(finest[axis].divisor for axis in split), count])
+    element, ends = _form(Piece(1, count), axes).expression(), {count, *(at.divisor for at in axes.values())}
+    lets = {name: Let(name, _form(p, axes).expression() if {p.divisor, p.divisor * p.size} <= ends
+                      else _part(element, p, count)) for name, p in pieces.items()}
+    moved = {a: of_names({new: form.factor(old) for new, old in zip(axes, split)}, form.constant)
+             for a, form in accesses.items()}
+    return Space(tuple(reversed([(axis, at.size) for axis, at in axes.items()])),
+                 (*(lets[name] for name in outside),
+                  *(lets[s.name] if isinstance(s, Let) and s.name in lets else s for s in body)),
                  {a: form for a, form in moved.items() if isinstance(a, Load)},
                  {a: form for a, form in moved.items() if isinstance(a, Store)})
 
 
-class _Merged:
-    """Axes of which adjacent ones are one if they are contiguous in all of some forms."""
+def _axes(bounds: list[int]) -> dict[str, Piece]:
+    """The axes between numbers, each of which divides the next."""
+    return {f"d{n}": Piece(a, b // a) for n, (a, b) in enumerate(zip(bounds, bounds[1:]))}
 
-    def __init__(self, finest: Mapping[str, Piece], accesses: Collection[Affine]) -> None:
-        self.axes: dict[str, Piece] = {}                    # by the names of their finest parts
-        self.parts: dict[str, tuple[str, int]] = {}         # of a merged axis: by how much that is multiplied
-        last = ""
-        for name, piece in finest.items():
-            self.parts[name] = (last, self.axes[last].size) if last else (name, 1)
-            if last and all(self._is_whole(form, name) for form in accesses):
-                self.axes[last] = Piece(self.axes[last].divisor, self.axes[last].size * piece.size)
-            else:
-                self.axes[name], self.parts[name], last = piece, (name, 1), name
 
-    def _is_whole(self, form: Affine, name: str) -> bool:
-        axis, times = self.parts[name]
-        return form.factor(name) == form.factor(axis) * times
+def _form(piece: Piece, axes: Mapping[str, Piece]) -> Affine:
+    """A piece that consists of whole axes."""
+    return of_names({axis: at.divisor // piece.divisor for axis, at in axes.items()
+                     if piece.divisor <= at.divisor < piece.divisor * piece.size})
 
-    @property
-    def counters(self) -> tuple[tuple[str, int], ...]:
-        return tuple(reversed([(f"d{n}", piece.size) for n, piece in enumerate(self.axes.values())]))
 
-    def form(self, form: Affine) -> Affine:
-        return of_names({f"d{n}": form.factor(name) for n, name in enumerate(self.axes)}, form.constant)
-
-    def value(self, form: Affine, piece: Piece) -> Expr:
-        """A piece, which has this form in the finest axes."""
-        if all(self._is_whole(form, name) for name in self.parts):
-            return self.form(form).expression()
-        element = of_names({f"d{n}": axis.divisor for n, axis in enumerate(self.axes.values())}).expression()
-        whole = index_apply("divide", element, Const(piece.divisor, INDEX))
-        is_last = piece.divisor * piece.size == math.prod(size for _, size in self.counters)
-        return whole if is_last else Apply("remainder", (whole, Const(piece.size, INDEX)), INDEX)
+def _part(element: Expr, piece: Piece, count: int) -> Expr:
+    """A piece of the linear index of `count` elements."""
+    whole = index_apply("divide", element, Const(piece.divisor, INDEX))
+    is_last = piece.divisor * piece.size == count
+    return whole if is_last else Apply("remainder", (whole, Const(piece.size, INDEX)), INDEX)
 
 
 def parallel_loop(kernel: Kernel) -> For | None:
