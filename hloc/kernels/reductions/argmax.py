@@ -39,13 +39,15 @@ def is_argmax(reduction: Reduction) -> bool:
 class ArgmaxNest(Nest):
     """The loops of an argmax or argmin kernel."""
 
+    has_lanes = True
+
     def row(self, counters: list[Index]) -> list[list[Expr]]:
         r, b = self.reduction, self.outline.builder
         chosen, n = choice(r.reduces[0]), len(r.extents) - 1
         assert chosen is not None                # as is_argmax says
         (_, _, type), _ = r.accumulators
         best = b.mutable(type, identity(chosen.op, type), chosen.op)
-        with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([best.name]):
+        with self.reduced_loop(n, VECTOR) as counters[n], b.pinned([best.name]):
             b.assign(best, Apply(chosen.op, (best, self.read(counters)[0][0][0]), type))
         place = self.place(counters, best, chosen.place, chosen.first_nan)
         accumulators = self.start(False)
@@ -59,7 +61,7 @@ class ArgmaxNest(Nest):
         with b.guard([Apply("compare_eq", (best, best), "pred")]):
             self.take(accumulators, [[best, place]])
         with b.guard([Apply("compare_ne", (best, best), "pred")]), \
-                self.reduced_loop(n, True, SERIAL) as counters[n], b.pinned([a.name for a in accumulators]):
+                self.reduced_loop(n, SERIAL) as counters[n], b.pinned([a.name for a in accumulators]):
             self.take(accumulators, [self.read(counters)[0][0]])
         return [list(accumulators)]
 
@@ -68,7 +70,7 @@ class ArgmaxNest(Nest):
         b, n, type = self.outline.builder, len(self.reduction.extents) - 1, self.reduction.accumulators[1][2]
         op = "minimum" if which == FIRST else "maximum"
         place = b.mutable(type, identity(op, type), op)
-        with self.reduced_loop(n, True, VECTOR) as counters[n], b.pinned([best.name, place.name]):
+        with self.reduced_loop(n, VECTOR) as counters[n], b.pinned([best.name, place.name]):
             value, where = self.read(counters)[0][0]
             is_met: Expr = Apply("compare_eq", (value, best), "pred")
             if is_nan and ELEMENT_TYPES[best.type].kind == "float":

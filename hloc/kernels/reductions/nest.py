@@ -1,14 +1,14 @@
 """The loops of a reduction kernel: by rows, or by columns (see reductions/reduce.py).
 
 In: a Reduction with its loops, and a function that uses the totals of a result. Out: statements in the Outline's
-builder.
+builder. Where reduced loops are cut into pieces (pieces.py), totals are those of a piece.
 """
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from hloc.ir import ELEMENT_TYPES
@@ -17,39 +17,111 @@ from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Var
 from hloc.kernels.monoids import can_reassociate
+from hloc.kernels.reductions.pieces import Cut
 from hloc.kernels.reductions.reduction import Reduction, point_values, start
 from hloc.kernels.rules.loops import accumulate
 from hloc.machine import Machine
 
+Finish = Callable[[Index, list[Expr]], None]
+
 
 @dataclass
 class Nest:
-    """The loops of one reduction kernel. chunks: the number of chunks of the reduced loops; values: reads."""
+    """The loops of one reduction kernel. cuts: of reduced loops into pieces; values: what is reduced at some points, if
+    not the elements of the Reduction's arrays. Inside of the loops, piece is the number of the piece, and dealt the
+    piece of each loop that is cut."""
 
     reduction: Reduction
     outline: Outline
     machine: Machine
-    chunks: int = 1
+    cuts: tuple[Cut, ...] = ()
     values: Callable | None = None
-    spread: Sequence[Index] = ()
+    piece: Index = indexing.ZERO
+    dealt: dict[int, Index] = field(default_factory=dict)
 
-    def emit(self, finish: Callable[[list[Index], list[Expr]], None]) -> None:
-        """finish(counters, totals) stores the totals of one result; in a chunked nest totals are partial."""
-        self.use_point_values()
+    def emit(self, finish: Finish, joined: tuple[Nest, Finish] | None = None) -> None:
+        """finish(position, totals) uses the totals of one result, or of a piece of it. joined: the nest of what the
+        last piece of a group of results does in the same kernel, and what uses its totals."""
         if self.reduction.is_written_out:
             self.outline.share_broadcasts()
-        r = self.reduction
-        kept = [n for n, gone in enumerate(r.reduced[:self.lane + 1]) if not gone]
-        with self.opened(kept) as opened:
-            counters = [indexing.ZERO] * len(r.extents)
-            for n, counter in zip(kept, opened):
-                counters[n] = counter
-            self.finish_each(counters, self.row(counters), finish)
+        with self.opened(self.kept) as opened:
+            self.group(opened, finish)
+            if joined is not None:
+                extents, (nest, store) = self.group_extents, joined
+                with self.outline.builder.last(indexing.linearize(opened, extents), math.prod(extents), self.pieces):
+                    nest.group(opened, store)
+
+    def group(self, opened: Sequence[Index], finish: Finish) -> None:
+        """What one iteration of the loops over results does."""
+        if self.values is None:
+            self.values = partial(point_values, self.reduction, self.outline)
+        counters = [indexing.ZERO] * len(self.reduction.extents)
+        for n, counter in zip(self.kept, opened):
+            counters[n] = counter
+        self.results_of(counters, finish)
+
+    def results_of(self, counters: list[Index], finish: Finish) -> None:
+        """finish(position, totals) for each result whose loop is written out."""
+        for k, total in enumerate(self.row(counters)):
+            if self.results > 1:
+                counters[-1] = indexing.constant(k)
+            finish(self.reduction.kept(counters), total)
+
+    def joining(self, reduction: Reduction, values: Callable) -> Nest:
+        """The nest of a kernel that reduces the partial results of all pieces."""
+        return Nest(reduction, self.outline, self.machine, values=values)
 
     @property
     def lane(self) -> int:
         """The innermost loop that is not written out."""
         return len(self.reduction.extents) - 1 - self.reduction.is_written_out
+
+    @property
+    def kept(self) -> list[int]:
+        """The loops over results, but for one that is written out."""
+        return [n for n, gone in enumerate(self.reduction.reduced[:self.lane + 1]) if not gone]
+
+    @property
+    def reduced(self) -> list[tuple[int, int]]:
+        """The reduced loops that may be cut, with their extents: one of lanes only if there is no other."""
+        gone = [(n, self.extent(n)) for n, reduced in enumerate(self.reduction.reduced) if reduced]
+        return gone[:-1] or gone if self.has_lanes and self.reduction.reduced[-1] else gone
+
+    @property
+    def group_extents(self) -> list[int]:
+        """The loops over groups of results that are joined together."""
+        return [self.extent(n) for n in self.kept]
+
+    def extent(self, n: int) -> int:
+        """The iterations of a loop."""
+        return self.reduction.extents[n]
+
+    @property
+    def groups(self) -> int:
+        """The number of results, or of blocks of adjacent ones, that are computed side by side without pieces."""
+        r = self.reduction
+        if not r.reduced[-1]:
+            return r.results // min(r.columns, r.extents[-1])
+        return r.results if self.has_lanes or self.machine.kind == "cpu" else -(-r.results // r.columns)
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether the innermost reduced loop is a VECTOR loop."""
+        r = self.reduction
+        return r.reduced[self.lane] and all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
+
+    @property
+    def steps(self) -> int:
+        """Elements that a thread reduces one after the other for one result; 0 if lanes share them, or if the lanes of
+        a CPU's vectors have results of their own."""
+        r = self.reduction
+        is_chain = not self.has_lanes and (self.machine.kind == "gpu" or r.reduced[-1])
+        return math.prod(r.extents) // r.results if is_chain else 0
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces of each result."""
+        return math.prod(c.count for c in self.cuts)
 
     @property
     def results(self) -> int:
@@ -63,75 +135,55 @@ class Nest:
         assert self.values is not None
         return self.values
 
-    def use_point_values(self) -> None:
-        if self.values is None:
-            self.values = partial(point_values, self.reduction, self.outline)
-
-    @property
-    def piece_extents(self) -> list[int]:
-        """The loops over chunks: the spread ones, and the pieces of the loop that is cut."""
-        spread = [self.reduction.extents[n] for n in self.reduction.spread]
-        return [*spread, self.chunks // math.prod(spread)]
-
-    @property
-    def chunk(self) -> int:
-        """Iterations of the cut loop in one chunk."""
-        return -(-self.reduction.extents[self.reduction.cut_loop] // self.piece_extents[-1])
-
     @contextmanager
     def opened(self, kept: list[int]) -> Iterator[list[Index]]:
-        """The loops over results: one PARALLEL loop, also over chunks, on a CPU over blocks of results, which go
+        """The loops over results: one PARALLEL loop, also over pieces, on a CPU over blocks of results, which go
         together by schedules of row nests. Gives the counters of the kept loops. Where the innermost loop is kept,
         blocks are of adjacent results: columns."""
         r, b = self.reduction, self.outline.builder
         extents = [r.extents[n] for n in kept]
-        if self.machine.kind == "cpu" and kept and kept[-1] == self.lane:
-            width = min(r.columns, extents[-1])
-            with loops.parallel(b, [*extents[:-1], *self.piece_extents, -(-extents[-1] // width)]) as opened:
-                self.deal(opened[len(kept) - 1:-1])
-                with loops.block_loop(b, extents[-1], width, opened[-1], SERIAL) as column:
-                    yield [*opened[:len(kept) - 1], column]
+        columns = self.machine.kind == "cpu" and kept[-1:] == [self.lane]
+        if not self.cuts and not columns:
+            size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
+            bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
+            with loops.rows(b, extents, bytes, self.machine) as rows:
+                yield list(rows)
             return
-        size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
-        bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
-        with (loops.parallel(b, [*extents, *self.piece_extents]) if self.chunks > 1
-              else loops.rows(b, extents, bytes, self.machine)) as opened:
-            self.deal(opened[len(kept):] or [indexing.ZERO])
-            yield list(opened[:len(kept)])
+        *outer, last = extents or [1]
+        width = min(r.columns, last) if columns else 1
+        with self.opened_pieces(outer, -(-last // width)) as counters, \
+                loops.block_loop(b, last, width, counters[-1], SERIAL) as column:
+            yield [*counters[:-1], column][:len(kept)]
 
-    def deal(self, opened: Sequence[Index]) -> None:
-        """Record the number of this chunk, and its piece of the loop that is cut."""
-        self.spread, self.part = opened[:-1], opened[-1]
-        self.piece = indexing.linearize(opened, self.piece_extents)
-
-    def finish_each(self, counters: list[Index], totals: Sequence[list[Expr]], finish: Callable) -> None:
-        """finish(counters, totals) for each result whose loop is written out."""
-        for k, total in enumerate(totals):
-            if self.results > 1:
-                counters[-1] = indexing.constant(k)
-            finish(counters, total)
+    @contextmanager
+    def opened_pieces(self, outer: list[int], last: int) -> Iterator[list[Index]]:
+        """A PARALLEL loop over the outer ones, the pieces, and the last one, of which adjacent results are."""
+        counts = [c.count for c in self.cuts]
+        with loops.parallel(self.outline.builder, [*outer, *counts, last]) as opened:
+            pieces = opened[len(outer):-1]
+            self.dealt = {c.loop: piece for c, piece in zip(self.cuts, pieces)}
+            self.piece = indexing.linearize(pieces, counts)
+            yield [*opened[:len(outer)], opened[-1]]
 
     def row(self, counters: list[Index]) -> list[list[Expr]]:
         """All reduced loops for one result, or for those whose loop is written out: the totals of each."""
         r = self.reduction
-        gone = [n for n, reduced in enumerate(r.reduced[:self.lane + 1]) if reduced and n not in r.spread]
-        for n, counter in zip(r.spread, self.spread):
-            counters[n] = counter
-        vector = r.reduced[self.lane] and all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
+        gone = [n for n, reduced in enumerate(r.reduced[:self.lane + 1]) if reduced]
+        vector = self.has_lanes
         sets = [self.start(vector) for _ in range(self.results)]
         with ExitStack() as stack:
             for n in gone:
                 kind = VECTOR if vector and n == gone[-1] else SERIAL
-                first = n == r.cut_loop or len(gone) == 1
-                counters[n] = stack.enter_context(self.reduced_loop(n, first, kind))
+                counters[n] = stack.enter_context(self.reduced_loop(n, kind))
             self.update(sets, counters)
         return [list(one) for one in sets]
 
-    def reduced_loop(self, n: int, first: bool, kind: str) -> AbstractContextManager[Index]:
-        extent = self.reduction.extents[n]
-        if first and self.piece_extents[-1] > 1:
-            return loops.block_loop(self.outline.builder, extent, self.chunk, self.part, kind)
-        return self.outline.builder.loop(extent, kind)
+    def reduced_loop(self, n: int, kind: str) -> AbstractContextManager[Index]:
+        """A reduced loop, or the part of it that is in this piece."""
+        cut = next((c for c in self.cuts if c.loop == n), None)
+        if cut is None:
+            return self.outline.builder.loop(self.extent(n), kind)
+        return loops.block_loop(self.outline.builder, self.extent(n), cut.length, self.dealt[n], kind)
 
     def start(self, vector: bool) -> list[Var]:
         """A set of new accumulators."""

@@ -29,8 +29,7 @@ class Reduction:
     """The reduces of a group and the loops of their input space (extents; reduced: which are summed over). operations,
     work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own; columns: results
     that a block of columns accumulates at once; is_written_out: the last loop is short, and vectors run along the one
-    before; spread: reduced loops each iteration of which is in a chunk of its own; cut: the loop that chunks are pieces
-    of, if it is not the first reduced one."""
+    before."""
 
     group: Group
     reduces: list[Instruction]
@@ -42,8 +41,6 @@ class Reduction:
     has_loops: bool = False
     columns: int = COLUMNS
     is_written_out: bool = False
-    spread: tuple[int, ...] = ()
-    cut: int | None = None
 
     @property
     def kept_extents(self) -> list[int]:
@@ -52,11 +49,6 @@ class Reduction:
     @property
     def results(self) -> int:
         return math.prod(self.kept_extents)
-
-    @property
-    def cut_loop(self) -> int:
-        """The loop that is cut into chunks."""
-        return self.reduced.index(True) if self.cut is None else self.cut
 
     def choose_columns(self, machine: Machine) -> None:
         """Choose as many columns per block as their accumulators fit in the L1 cache: longer pieces of rows are read
@@ -172,10 +164,9 @@ def finished(reduction: Reduction, outline: Outline, totals: list[Expr]) -> list
     return results
 
 
-def store_results(reduction: Reduction, outline: Outline, counters: list[Index], totals: list[Expr]) -> None:
+def store_results(reduction: Reduction, outline: Outline, position: Index, totals: list[Expr]) -> None:
     """Store every result that is a reduce or computed from reduces, at one kept position."""
     results = {(r, k): v for (r, k, _), v in zip(reduction.accumulators, finished(reduction, outline, totals))}
-    position = reduction.kept(counters)
     side = {leaf for leaf, _ in side_roots(reduction)}
     bind_sources(reduction, outline, results, position)
     values = []
