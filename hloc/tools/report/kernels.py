@@ -110,12 +110,12 @@ def code_of(program: Program, numbers: Iterable[int], target: Target) -> Callabl
         texts: Mapping[int, str] = dict(zip(chosen, make_sources(own, machine).kernels))
         return texts.__getitem__
     from hloc.targets.cpu.program.sources import print_kernels
-    from hloc.targets.cpu.tiles.source import callback_of
+    from hloc.targets.cpu.tiles.source import tile_functions
     names, functions = print_kernels(own.kernels, machine)
     named = dict(zip(chosen, names))
 
     def text(number: int) -> str:
-        kernel = program.kernels[number]
-        callback = callback_of(kernel, machine) if isinstance(kernel, Tile) else None
-        return (callback.text + "\n" if callback else "") + functions[named[number]].text
+        kernel, name = program.kernels[number], named[number]
+        own = tile_functions(kernel, name, machine) if isinstance(kernel, Tile) else (functions[name],)
+        return "\n".join(f.text for f in own)
     return text

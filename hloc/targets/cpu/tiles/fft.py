@@ -13,7 +13,7 @@ from hloc.targets.cpu.plans.fft import LARGEST_FACTOR, PLAN_BYTES, Lines, Points
 from hloc.targets.cpu.tiles.library_calls import fields_text, fits, library_function
 
 
-def fft(tile: Tile, name: str, machine: Machine) -> CFunction:
+def fft(tile: Tile, name: str, machine: Machine) -> tuple[CFunction]:
     kernel = "fft_f64" if tile.buffers[1].type in ("c128", "f64") else "fft_f32"
     plan, constants = plan_of_fft(tile, machine), _Constants()
     lines = constants.lines(plan.dimensions)

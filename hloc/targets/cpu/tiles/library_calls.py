@@ -16,13 +16,14 @@ OUT_OF_MEMORY = "extern _Thread_local int hloc_out_of_memory;"
 
 
 def library_function(tile: Tile, name: str, header: str, facts: Iterable[str], call: Call,
-                     declared: str = "") -> CFunction:
+                     declared: str = "") -> tuple[CFunction]:
     """facts: lines before the call, which returns whether memory was missing; declared: what it calls back."""
     printer = StatementPrinter(C)
-    return c_function(name, [
+    lines = [
         *comment(tile.origin), *includes([header]), *declared.splitlines(), OUT_OF_MEMORY,
         f"void {name}(void *const *buffers) {{", *facts, f"  if ({printer.call(*call)}) hloc_out_of_memory = 1;", "}",
-        ""], printer, headers=[header], origin=tile.origin)
+        ""]
+    return (c_function(name, lines, printer, headers=[header], origin=tile.origin),)
 
 
 def fields_text(**values: object) -> str:

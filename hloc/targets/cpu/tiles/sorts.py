@@ -26,7 +26,7 @@ from hloc.targets.cpu.tiles.library_calls import OUT_OF_MEMORY, fields_text, fit
 from hloc.targets.printer import C, StatementPrinter, comment
 
 
-def sort(tile: Tile, name: str, machine: Machine) -> CFunction:
+def sort(tile: Tile, name: str, machine: Machine) -> tuple[CFunction]:
     """runtime/sort.h; parameters as in hloc/kernels/library_kernels/sort.py."""
     given = dict(tile.parameters)
     results, plan = given["results"], plan_of_sort(tile, machine)
@@ -38,10 +38,11 @@ def sort(tile: Tile, name: str, machine: Machine) -> CFunction:
     s, printer = f"{name}_sort", StatementPrinter(C)
     key = _key_function(s, given["key"], printer)
     headers = [*["sort_keys.h"] * bool(key), plan.header]
-    return c_function(name, [
+    lines = [
         *comment(tile.origin), _element(s, types), _less(s, tile, types, printer), *key,
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
-        *_instance(name, s, rows, length, plan)], printer, headers=headers, origin=tile.origin)
+        *_instance(name, s, rows, length, plan)]
+    return (c_function(name, lines, printer, headers=headers, origin=tile.origin),)
 
 
 def _place(length: int, stride: int, element: str) -> str:
@@ -61,7 +62,7 @@ def _put(buffer: int, result: tuple[int, int, int], types: list[str], length: in
     return f"if (i >= {first} && i < {last}) {array}[{place}] = e->v{operand};"
 
 
-def topk(tile: Tile, name: str, machine: Machine) -> CFunction:
+def topk(tile: Tile, name: str, machine: Machine) -> tuple[CFunction]:
     """A call of runtime/topk.c, which is compiled for the type and the algorithm."""
     given, type, plan = dict(tile.parameters), tile.buffers[0].type, plan_of_topk(tile, machine)
     kernel = f"topk_{plan.algorithm}_{topk_elements(type)}"

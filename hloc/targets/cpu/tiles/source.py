@@ -36,13 +36,14 @@ def _address(position: int, type: str, offset: int) -> str:
 
 
 def _function(tile: Tile, name: str, header: str, entry: str, fields: dict[str, object], called: Epilogue | None,
-              constants: Iterable[str]) -> CFunction:
-    """The function that calls hloc_<entry> with these fields of its arguments. called: what that calls back; constants:
-    lines that define what the fields name."""
+              constants: Iterable[str]) -> tuple[CFunction, ...]:
+    """What the library kernel calls back, and the function that calls hloc_<entry> with these fields of its arguments.
+    constants: lines that define what the fields name."""
     given = [f"  {called.arguments()}"] if called else []
     args = f"  const hloc_{header.removesuffix('.h')}_args args = {{{fields_text(**fields)}}};"
-    return library_function(tile, name, header, [*constants, *given, args], (entry, "&args"),
-                            called.declaration if called else "")
+    own = library_function(tile, name, header, [*constants, *given, args], (entry, "&args"),
+                           called.declaration if called else "")
+    return (called.function, *own) if called else own
 
 
 def _operands(tile: Tile) -> tuple[int, int]:
@@ -69,13 +70,14 @@ def _finished(tile: Tile, fields: dict[str, object], side: str, result: str, str
 
 # -- matrix products ---------------------------------------------------------------------------------------------------
 
-def gemm(tile: Tile, name: str, machine: Machine) -> CFunction:
+def gemm(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
     """runtime/gemm.h; parameters as in hloc/kernels/products/dot.py."""
     given = dict(tile.parameters)
     return _gemm(tile, name, product_of(tile), given["batches"][1], given["result"][:2], machine)
 
 
-def _gemm(tile: Tile, name: str, g: Product, inner: int, of_batches: tuple[int, int], machine: Machine) -> CFunction:
+def _gemm(tile: Tile, name: str, g: Product, inner: int, of_batches: tuple[int, int],
+          machine: Machine) -> tuple[CFunction, ...]:
     """The call for a matmul. of_batches: strides of the result from one outer, and inner, batch to the next."""
     given, (lhs, rhs) = dict(tile.parameters), _operands(tile)
     fields: dict[str, object] = dict(batches=g.batches, inner_batches=inner, m=g.m, n=g.n, k=g.k)
@@ -101,7 +103,7 @@ def _plans(products: Iterable[Product], field: str, fields: dict[str, object], m
 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
-def attention(tile: Tile, name: str, machine: Machine) -> CFunction:
+def attention(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
     """runtime/attention.h; parameters as in hloc/kernels/attention/attention.py."""
     given = dict(tile.parameters)
     rows, columns, depth, features = given["sizes"]
@@ -135,7 +137,7 @@ def _operand(address: str, type: str, row: int, column: int, batch: Iterable[int
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
-def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
+def convolution(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
     """runtime/conv.h; parameters as in kernels/products/convolution.py."""
     given, plan = dict(tile.parameters), plan_of_tile(tile, machine)
     if plan.algorithm == "product":
@@ -158,30 +160,16 @@ def convolution(tile: Tile, name: str, machine: Machine) -> CFunction:
     return _function(tile, name, "conv.h", f"conv_{entry}", fields, epilogue, constants)
 
 
-TEMPLATES: dict[str, Callable[[Tile, str, Machine], CFunction]] = {
+TEMPLATES: dict[str, Callable[[Tile, str, Machine], tuple[CFunction, ...]]] = {
     "gemm": gemm, "attention": attention, "convolution": convolution, "sort": sort, "topk": topk, "fft": fft,
     "cholesky": cholesky, "triangular-solve": triangular_solve,
 }
 
 
-def tile_function(tile: Tile, name: str, machine: Machine) -> CFunction:
-    """One tile without its epilogue. Raises UnsupportedError where its library kernel has no template."""
+def tile_functions(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
+    """The C functions of one tile: what its library kernel calls back, which all tiles of such an epilogue share, then
+    the one called `name`. Raises UnsupportedError where the library kernel has no template."""
     template = TEMPLATES.get(tile.library_kernel)
     if template is None:
         raise UnsupportedError(f"library kernel '{tile.library_kernel}' on target cpu")
     return template(tile, name, machine)
-
-
-def callback_of(tile: Tile, machine: Machine) -> CFunction | None:
-    """The C function that a tile's library kernel calls back, written once for all tiles that share it."""
-    if tile.library_kernel == "attention":
-        score = score_of(tile)
-        return score.function.function if score else None
-    epilogue = epilogue_of(tile, machine)
-    return epilogue.function if epilogue else None
-
-
-def tile_functions(tile: Tile, name: str, machine: Machine) -> list[CFunction]:
-    """The C functions of one tile: what its library kernel calls back, and the one called `name`."""
-    callback = callback_of(tile, machine)
-    return [*([callback] if callback else []), tile_function(tile, name, machine)]

@@ -14,17 +14,17 @@ from hloc.targets.cpu.plans.triangular import PANEL, plan_of_cholesky, plan_of_s
 from hloc.targets.cpu.tiles.library_calls import fits, library_function
 
 
-def cholesky(tile: Tile, name: str, machine: Machine) -> CFunction:
+def cholesky(tile: Tile, name: str, machine: Machine) -> tuple[CFunction]:
     plan = constants_text(plan_of_cholesky(tile, machine).constants)
     return _function(tile, name, "cholesky", f"  static const hloc_cholesky_plan plan = {plan};", machine)
 
 
-def triangular_solve(tile: Tile, name: str, machine: Machine) -> CFunction:
+def triangular_solve(tile: Tile, name: str, machine: Machine) -> tuple[CFunction]:
     plan = constants_text(plan_of_system(tile, machine).constants)
     return _function(tile, name, "trisolve", f"  static const hloc_system_plan plan = {plan};", machine)
 
 
-def _function(tile: Tile, name: str, kind: str, plan: str, machine: Machine) -> CFunction:
+def _function(tile: Tile, name: str, kind: str, plan: str, machine: Machine) -> tuple[CFunction]:
     kernel = f"{kind}_{tile.buffers[0].type}"
     arrays = (f"buffers[{n}]" for n in range(len(tile.buffers)))
     sizes = fits(kernel, machine.vector_bytes, tile_rows(machine), PANEL)
