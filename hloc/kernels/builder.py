@@ -11,9 +11,10 @@ leaves an enclosing `guard`, since it may be invalid to load outside of it.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from hloc.kernels import indexing, ir
 from hloc.kernels.indexing import Index
@@ -142,6 +143,14 @@ class Builder:
             result = ir.Apply("and", (result, condition), "pred")
         return result
 
+    def known(self, key: Hashable) -> Any:
+        """What an open block has in its memo, the innermost one first; None if none has."""
+        for block in reversed(self.chain):
+            found = block.memo.get(key)
+            if found is not None:
+                return found
+        return None
+
     # -- values ------------------------------------------------------------------------------------------------------
 
     def level(self, expr: ir.Expr) -> int:
@@ -217,9 +226,8 @@ class Builder:
 
     def _bind_division(self, atom: indexing.Atom) -> Index:
         self.divisions.add(atom)
-        for block in reversed(self.chain):
-            if atom in block.memo:
-                return block.memo[atom]
+        if (known := self.known(atom)) is not None:
+            return known
         inner = self._without_divisions(Index(*atom.inner))
         expr = indexing.to_expr(Index(((atom._replace(inner=inner), 1),)))
         bound = self.bind_index(expr, atom.low, atom.high)
@@ -231,9 +239,8 @@ class Builder:
         if low >= high:
             return indexing.constant(low)
         key = expr, low, high
-        for block in reversed(self.chain):
-            if key in block.memo:
-                return block.memo[key]
+        if (known := self.known(key)) is not None:
+            return known
         name = self.let(expr, "p")
         if isinstance(name, ir.Const):
             return indexing.constant(name.integer)

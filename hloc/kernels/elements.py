@@ -59,7 +59,7 @@ class Elements:
     def value(self, instruction: Instruction, index: Sequence[Index]) -> Expr:
         """The element of `instruction` at `index`."""
         index = tuple(index)
-        known = self._known(instruction, index)
+        known = self.builder.known((self.serial, instruction, index))
         if known is not None:
             return known
         stack = [(instruction, index, self._start(instruction, index))]
@@ -72,7 +72,7 @@ class Elements:
                 stack.pop()
                 answer = self._finish(top, at, finished.value)
                 continue
-            answer = self._known(operand, wanted)
+            answer = self.builder.known((self.serial, operand, wanted))
             if answer is None:
                 stack.append((operand, wanted, self._start(operand, wanted)))
         assert answer is not None
@@ -87,14 +87,6 @@ class Elements:
             except StopIteration as finished:
                 return finished.value
             answer = self.value(operand, index)
-
-    def _known(self, instruction: Instruction, index: Indices) -> Expr | None:
-        key = (self.serial, instruction, index)
-        for block in reversed(self.builder.chain):
-            found = block.memo.get(key)
-            if found is not None:
-                return found
-        return None
 
     def _start(self, instruction: Instruction, index: Indices) -> Steps:
         self.trace.setdefault(instruction, set()).add(index)
@@ -178,14 +170,6 @@ class Elements:
         inner = Elements(self.builder, {}, use_counts(computation), self.rules, unrounded | self.unrounded)
         inner.depth = self.depth + 1
         return inner
-
-    def known_leaves(self, instruction: Instruction) -> list[Expr] | None:
-        """The scalars of a flattened result, if they were already computed (rules/control.py)."""
-        for block in reversed(self.builder.chain):
-            found = block.memo.get((self.serial, instruction))
-            if found is not None:
-                return found
-        return None
 
 
 def result_leaves(root: Instruction) -> list[Instruction]:

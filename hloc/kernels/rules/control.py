@@ -24,7 +24,7 @@ HANDED_ON = frozenset(["opt-barrier", "domain", "copy", "add-dependency"])
 
 def leaf_values(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
     """The scalars of an instruction's flattened result."""
-    known = e.known_leaves(instruction)
+    known = e.builder.known((e.serial, instruction))
     if known is None:
         known = yield from _leaf_values(e, instruction)
         e.builder.block.memo[e.serial, instruction] = known
