@@ -149,18 +149,13 @@ class ProductLowering:
     def lowered(self) -> Lowered:
         *types, total = self.types()
         sides = [self.access(n, t) for n, t in enumerate(types)]
-        for n in self.thin(*sides):
-            sides[n] = self.operands.in_order(self.source(n, types[n]), types[n], self.product.order(n))
-        split = self.split(*sides)
-        if split is None:
-            self.operands.calls.clear()
-            self.operands.scratch.clear()
-            sides = [side if side.argument is None else
-                     self.operands.in_order(self.source(n, side.type), side.type, self.product.order(n))
-                     for n, side in enumerate(sides)]
-            split = self.split(*sides)
-        assert split is not None                # arrays in order have one dimension of each kind
-        tile = self.tile(types[0], total, sides, split, Outline(self.group))
+        lines = self.split(*sides)
+        if lines is None:
+            sides = [self.operands.in_order(self.source(n, side.type), side.type, self.product.order(n))
+                     if side.argument and side.argument.kind != "scratch" else side for n, side in enumerate(sides)]
+            lines = self.split(*sides)
+        assert lines is not None                # arrays in order have one dimension of each kind
+        tile = self.tile(types[0], total, sides, lines, Outline(self.group))
         return Lowered((*self.operands.calls, tile), tuple(self.operands.scratch),
                        can_share=tuple(shareable(self.group, (self.dot,))))
 
@@ -188,19 +183,16 @@ class ProductLowering:
         inner = behind_conversion(self.group, operand)
         return inner if inner.shape.element_type == type else operand
 
-    def thin(self, lhs: Access, rhs: Access) -> list[int]:
-        """On a CPU, operands with only a few contiguous rows (columns), as in images with channels last: packed in
-        order, they are one product instead of many thin ones."""
-        _, rows, columns, _ = self.product.groups(lhs, rhs)
-        sizes = [math.prod(part[0] for part in group) for group in (rows, columns)]
-        return [n for n, (group, other) in enumerate(zip((rows, columns), reversed(sizes)))
-                if not self.gpu and len(group) > 1 and group[-1][0] <= THIN and other >= WORTH_ORDER]
-
     # -- the tile
 
     def split(self, lhs: Access, rhs: Access) -> Lines | None:
-        """The dimensions, if one of each kind is enough."""
+        """The dimensions, if one of each kind is enough. On a CPU it is not where few rows (columns) are contiguous, as
+        in images with channels last: packed in order, they are one product instead of many thin ones."""
         batch, rows, columns, summed = self.product.groups(lhs, rhs)
+        for free, other in ((rows, columns), (columns, rows)):
+            if not self.gpu and len(free) > 1 and free[-1][0] <= THIN \
+                    and math.prod(size for size, *_ in other) >= WORTH_ORDER:
+                return None
         while len(rows) > 1 and len(batch) < 2:
             batch, rows = [*batch, rows[0]], rows[1:]
         while len(columns) > 1 and len(batch) < 2:
