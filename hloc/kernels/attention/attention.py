@@ -38,9 +38,10 @@ from hloc.kernels import indexing
 from hloc.kernels.attention.new_lines import NewLines, new_lines
 from hloc.kernels.attention.walks import Level, Matmuls
 from hloc.kernels.elemental.updates import update_kernel
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
+from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import Buffer, Let, Stmt, Tile, Update
+from hloc.kernels.ir import Let, Stmt, Update
+from hloc.kernels.products.epilogues import call_of
 from hloc.machine import Machine
 
 NAMES = ("query", "key", "value")
@@ -99,8 +100,7 @@ class _Lowering(Matmuls):
                        for what, n, reduce in (("largest", LARGEST, self.attention.largest),
                                                ("sum", SUM, self.attention.sum)) if reduce in self.group.roots)
         updates = self.updates([batches for _, batches in steps[FIRST_LINES:]])
-        buffers, arguments = buffers_of([outline, *(o for o, _ in updates)])
-        sides, lines = (self.query, self.key, self.value), [lines.operand for lines in self.new]
+        sides = (self.query, self.key, self.value)
         given = [(side.access.offset, first, side.stride(2), steps[n][1]) for side, n, first in (
             (self.query, QUERY, row.steps[QUERY]), (self.key, KEY, self.key.stride(1)),
             (self.value, VALUE, self.value.stride(1)))]
@@ -110,13 +110,9 @@ class _Lowering(Matmuls):
             ("batches", tuple(n.size for n in others)), *zip(NAMES, given),
             ("result", (row.steps[RESULT], self.feature(0), steps[RESULT][1])),
             *((("states", states),) if states else ()), *((("stored", stored),) if stored != "out0" else ()))
-        written = {lines.array for lines in self.new}
-        operands = tuple(Buffer(name, s.access.type, s.access.size, "update" if name in written else "read")
-                         for name, s in zip(NAMES, sides)) + tuple(lines.buffer for lines in self.new)
-        tile = Tile(self.group.kernel_name, "attention", operands + buffers, parameters, score,
-                    cost=self.cost((*operands, *buffers)), origin=self.group.origin,
-                    updates=tuple(u for _, u in updates))
-        return KernelCall(tile, (*(s.access.stored_at for s in (*sides, *lines)), *arguments))
+        arrays = [*zip(NAMES, (s.access for s in sides)), *((n.name, n.operand.access) for n in self.new)]
+        return call_of(self.group, "attention", arrays, [outline, *(o for o, _ in updates)], parameters, score,
+                       self.multiply_adds, updates=tuple(u for _, u in updates))
 
     def updates(self, batches: list[tuple[int, ...]]) -> list[tuple[Outline, Update]]:
         """What the tile stores, and what the statements for it read."""

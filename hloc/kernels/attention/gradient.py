@@ -26,7 +26,9 @@ from hloc.errors import UnsupportedError
 from hloc.kernels import scalars
 from hloc.kernels.attention.walks import Level, Matmuls, Operand
 from hloc.kernels.group import Arg, Group, KernelCall, Lowered, Outline
-from hloc.kernels.ir import Buffer, Let, Stmt, Tile
+from hloc.kernels.ir import Let, Stmt
+from hloc.kernels.products.epilogues import call_of
+from hloc.kernels.products.operands import Access
 from hloc.machine import Machine
 
 
@@ -43,7 +45,7 @@ class _Lowering(Matmuls):
 
     def __init__(self, group: Group, machine: Machine, gradient: Gradient):
         super().__init__(group, machine, gradient.walks, gradient.columns, gradient.products, gradient.outputs)
-        self.arrays: dict[Arg, Buffer] = {}
+        self.arrays: dict[Arg, tuple[str, Access]] = {}
 
     def lowered(self) -> Lowered:
         tile = self.tile(*self.levels())
@@ -51,9 +53,8 @@ class _Lowering(Matmuls):
 
     def array(self, operand: Operand) -> str:
         """The name of an operand's buffer."""
-        access = operand.access
-        made = Buffer(f"array{len(self.arrays)}", access.type, access.size)
-        return self.arrays.setdefault(access.stored_at, made).name
+        made = f"array{len(self.arrays)}", operand.access
+        return self.arrays.setdefault(operand.access.stored_at, made)[0]
 
     def tile(self, row: Level, others: list[Level]) -> KernelCall:
         outline = Outline(self.group)
@@ -71,13 +72,10 @@ class _Lowering(Matmuls):
             line, batches = steps[firsts + 2 * n + 1]
             result = outline.result_buffer(self.group.roots.index(root)), line, self.feature(n), batches
             outputs.append((x.size(2), place(x, firsts + 2 * n), result, parts_of(output, x.access.type)))
-        buffers, arguments = outline.buffers()
-        operands = tuple(self.arrays.values())
-        parameters = (("types", tuple(b.type for b in operands)), ("sizes", (row.size, self.columns[0])),
+        arrays = tuple(self.arrays.values())
+        parameters = (("types", tuple(a.type for _, a in arrays)), ("sizes", (row.size, self.columns[0])),
                       ("batches", tuple(n.size for n in others)), ("products", products), ("outputs", tuple(outputs)))
-        tile = Tile(self.group.kernel_name, "attention_gradient", operands + buffers, parameters, weights,
-                    cost=self.cost((*operands, *buffers)), origin=self.group.origin)
-        return KernelCall(tile, (*self.arrays, *arguments))
+        return call_of(self.group, "attention_gradient", arrays, [outline], parameters, weights, self.multiply_adds)
 
     def weights(self, outline: Outline, row: Level, others: list[Level]) -> tuple[Stmt, ...]:
         """Statements that compute the weights from Var("acc0") ..."""

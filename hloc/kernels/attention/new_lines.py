@@ -17,7 +17,7 @@ from hloc.ir.narrowing import all_known
 from hloc.kernels import indexing
 from hloc.kernels.attention.walks import Operand
 from hloc.kernels.group import Arg, Group, Outline
-from hloc.kernels.ir import Buffer, Let, Update
+from hloc.kernels.ir import Let, Update
 from hloc.kernels.products.operands import strided
 from hloc.kernels.rules.indexing import start_indices
 
@@ -30,8 +30,9 @@ class NewLines(NamedTuple):
     operand: Operand
 
     @property
-    def buffer(self) -> Buffer:
-        return Buffer(f"{self.array}_lines", self.operand.access.type, self.operand.access.size)
+    def name(self) -> str:
+        """Of the buffer of the lines."""
+        return f"{self.array}_lines"
 
     def update(self, outline: Outline, batches: tuple[int, ...]) -> Update:
         """For the tile. batches: the strides of the lines along the dimensions of the batch; the outline gets the
@@ -42,7 +43,7 @@ class NewLines(NamedTuple):
         starts = outline.elements.drive(start_indices(outline.elements, update.operands[2:], limits))
         first = outline.builder.position(starts[self.stored.dimension])
         line, element = (self.operand.stride(n) or 0 for n in (1, 2))
-        return Update(self.array, self.buffer.name, sizes[self.stored.dimension],
+        return Update(self.array, self.name, sizes[self.stored.dimension],
                       (self.operand.access.offset, line, element, batches),
                       (*outline.builder.body(), Let("first", first)))
 

@@ -14,14 +14,14 @@ from hloc.analysis.attention_gradient import Weighted
 from hloc.analysis.prologues import multiply_adds
 from hloc.analysis.strides import collapsed
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir import Instruction
 from hloc.ir.narrowing import all_known
 from hloc.kernels import indexing
 from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import Buffer, Cost, Expr, Var
+from hloc.kernels.ir import Expr, Var
 from hloc.kernels.loops import refine
 from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion
 from hloc.kernels.rules.loops import product_result
@@ -189,10 +189,11 @@ class Matmuls:
             return product_result(Var(sum, "f32"), product.shape.element_type)
         return read
 
-    def cost(self, buffers: Sequence[Buffer]) -> Cost:
-        work = 2 * sum(multiply_adds(d) for d in (*self.products, *(o.dot for o in self.outputs)))
-        return Cost(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers),
-                    work + OPERATIONS_OF_SOFTMAX * self.elements)
+    @property
+    def multiply_adds(self) -> int:
+        """Of one run; a softmax counts as so many."""
+        return sum(multiply_adds(d) for d in (*self.products, *(o.dot for o in self.outputs))) \
+            + OPERATIONS_OF_SOFTMAX // 2 * self.elements
 
 
 def _operand(operands: OperandKernels, operand: Instruction, parts: tuple[tuple[int, ...], ...],

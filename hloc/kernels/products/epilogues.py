@@ -9,7 +9,7 @@ from hloc.kernels import indexing, scalars
 from hloc.kernels.elements import Indices, Source
 from hloc.kernels.group import Group, KernelCall, Outline, buffers_of
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import Buffer, Cost, Expr, Prologue, Stmt, Tile, Var
+from hloc.kernels.ir import Buffer, Cost, Expr, Prologue, Stmt, Tile, Update, Var
 from hloc.kernels.products.operands import Access, behind_conversion
 from hloc.kernels.rules.loops import product_result
 from hloc.machine import Machine
@@ -33,15 +33,16 @@ def tile_types(group: Group, hero: Instruction, machine: Machine) -> tuple[str, 
 
 
 def call_of(group: Group, library_kernel: str, sides: Sequence[tuple[str, Access]], others: list[Outline],
-            facts: tuple, epilogue: tuple[Stmt, ...], multiply_adds: int, prologues: tuple[Prologue, ...] = ()
-            ) -> KernelCall:
+            facts: tuple, epilogue: tuple[Stmt, ...], multiply_adds: int, prologues: tuple[Prologue, ...] = (),
+            updates: tuple[Update, ...] = ()) -> KernelCall:
     """The call of a tile. sides: the names of the operands' buffers; others: what reads and writes the others."""
-    in_memory = [(name, side) for name, side in sides if side.argument]
+    in_memory, updated = [(name, side) for name, side in sides if side.argument], {u.array for u in updates}
     buffers, arguments = buffers_of(others)
-    buffers = (*(Buffer(name, side.type, side.size) for name, side in in_memory), *buffers)
+    buffers = (*(Buffer(name, side.type, side.size, "update" if name in updated else "read")
+                 for name, side in in_memory), *buffers)
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers)
     tile = Tile(group.kernel_name, library_kernel, buffers, facts, epilogue, cost=Cost(moved, 2 * multiply_adds),
-                origin=group.origin, prologues=prologues)
+                origin=group.origin, prologues=prologues, updates=updates)
     return KernelCall(tile, (*(side.stored_at for _, side in in_memory), *arguments))
 
 
