@@ -22,8 +22,8 @@
  * Epilogue (optional): instead of being stored to C, every finished tile of sums is passed to
  *     epilogue(epilogue_args, b, row, column, rows, columns, tile, tile_stride)
  * on the thread that computed it; the sum of C[b, row + i, column + j] is tile[i * tile_stride + j], of the type
- * of the sums. A tile is a register tile of HLOC_GEMM_TILE_COLUMNS columns (half of that for sums of 64 bits), or
- * a part of one, or a whole block. The epilogue stores anywhere; each element is passed once.
+ * of the sums. A tile is a register tile, or a part of one, or a whole block. The epilogue stores anywhere; each
+ * element is passed once.
  * b_packed: panels of B as written by a call with pack_to, for a B that many calls share; else NULL. A call with
  * pack_to has the same arguments and computes no sums; A, C and the epilogue's arguments are not used. With few columns
  * A is packed instead: C^T = B^T A^T is computed. hloc/targets/cpu/plans/packing.py decides which products are
@@ -45,9 +45,6 @@
 #include <stddef.h>
 
 #include "fits.h"
-#include "vector_bytes.h"
-
-enum { HLOC_GEMM_TILE_COLUMNS = 2 * HLOC_VECTOR_BYTES / 4 };
 
 typedef void (*hloc_gemm_epilogue)(void* const* args, long batch, long row, long column, long rows, long columns,
                                    const void* tile, long tile_stride);
