@@ -3,11 +3,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 
+from hloc import api
 from hloc.kernels.reductions.pieces import AT_ONCE, best_cuts, seconds_on_one_core
 from hloc.machine import Machine
+from hloc.targets import find
 from hloc.targets.cuda.gpus import GPUS
 
 H100 = GPUS["h100"]
@@ -48,3 +51,17 @@ def test_a_chain_is_cut_further():
     """A thread that takes in elements one after the other is slower than lanes that share them."""
     shared, alone = (best_cuts([(0, 1 << 20)], 1, 1e-4, 0.0, steps, H100) for steps in (0, 1 << 20))
     assert math.prod(c.count for c in alone) > math.prod(c.count for c in shared) > 1
+
+
+@pytest.mark.parametrize("root, joined", [("add(a, b)", " joined by the last team"), ("subtract(a, c)", "")],
+                         ids=["lanes", "threads"])
+def test_kernels_name_their_cuts(root, joined):
+    """c: -b, so that no operation of the reducer is one of its two parameters."""
+    module = api.load(f"""HloModule m
+f {{ a = f32[] parameter(0)  b = f32[] parameter(1)  c = f32[] negate(b)  ROOT r = f32[] {root} }}
+ENTRY e {{ x = f32[40000,48] parameter(0)  z = f32[] constant(0)
+  ROOT s = f32[48] reduce(x, z), dimensions={{0}}, to_apply=f }}""")
+    kernels = api.plan(module, find("h100")).kernels
+    assert len(kernels) == 2 - bool(joined)
+    step, = re.fullmatch(r"rfactor\(i0,(\d+)\)" + joined, kernels[0].origin[-1]).groups()
+    assert kernels[0].buffers[1].size == int(step) * 48

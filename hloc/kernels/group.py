@@ -226,13 +226,16 @@ class Outline:
         """A buffer's argument, element type, elements and access."""
         return self.known.get(name) or self.group.reads[name]
 
-    def finish(self, suffix: str = "", cost: Cost | None = None, body: tuple[Stmt, ...] | None = None) -> KernelCall:
+    def finish(self, suffix: str = "", cost: Cost | None = None, body: tuple[Stmt, ...] | None = None,
+               steps: str = "") -> KernelCall:
+        """The kernel. steps: what readers of it are told about how its loops are cut."""
         buffers, arguments = self.buffers()
         cost = cost or Cost(sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers), 0)
         body = self.builder.body() if body is None else body
         if any(scalars.is_narrow(b.type) for b in buffers):
             body = without_conversions(body)
-        kernel = Kernel(self.group.kernel_name + suffix, buffers, body, cost, self.group.origin,
+        origin = (*self.group.origin, steps) if steps else self.group.origin
+        kernel = Kernel(self.group.kernel_name + suffix, buffers, body, cost, origin,
                         made=tuple(self.builder.made.items()))
         return KernelCall(kernel, arguments)
 

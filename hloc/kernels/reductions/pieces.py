@@ -26,6 +26,9 @@ class Cut(NamedTuple):
     count: int          # type: ignore[assignment]      # hides tuple.count, which nothing calls
     length: int
 
+    def __str__(self) -> str:
+        return f"rfactor(i{self.loop},{self.count})"
+
 
 def seconds_on_one_core(size: int, operations: float, machine: Machine) -> float:
     """Of so many bytes from memory, and operations, on one core of a CPU, or one SM."""

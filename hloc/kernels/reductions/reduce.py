@@ -163,17 +163,19 @@ def _lowered(reduction: Reduction, nest: Nest) -> Lowered:
             indexing.add(indexing.scale(nest.piece, size // nest.pieces), position)
         for k, (type, total) in enumerate(zip(types, totals)):
             first.builder.store(first.scratch_buffer(k, type, size, "write"), place, total)
-    scratch = tuple(size * ELEMENT_TYPES[t].bytes for t in types)
+    steps, scratch = " ".join(map(str, nest.cuts)), tuple(size * ELEMENT_TYPES[t].bytes for t in types)
     if by_blocks or by_lanes:
         nest.emit(keep, (nest.joining(joining, _partials(joining, first)), store))
-        return Lowered((first.finish(cost=_cost(reduction, first)),), scratch)
+        call = first.finish(cost=_cost(reduction, first), steps=f"{steps} joined by the last team")
+        return Lowered((call,), scratch)
     nest.emit(keep)
     second = Outline(reduction.group)
     for k, type in enumerate(types):
         second.scratch_buffer(k, type, size, "read")
     join = Nest(joining, second, nest.machine, values=_partials(joining, second))
     join.emit(partial(store_results, reduction, second))
-    calls = first.finish("_partial", _cost(reduction, first)), second.finish("_join", Cost(size * 4, size))
+    calls = (first.finish("_partial", _cost(reduction, first), steps=steps),
+             second.finish("_join", Cost(size * 4, size)))
     return Lowered(calls, scratch)
 
 
