@@ -50,11 +50,13 @@ PLACE = index_apply("add", index_apply("multiply", Var("i", INDEX), Var("tile_st
 
 
 class Epilogue(NamedTuple):
-    """function: in C, with its declaration; sizes: the contents of the caller's array of sizes."""
+    """function: in C, with its declaration; sizes: the contents of the caller's array of sizes; masked: of a score, the
+    value of masked elements (scores.py)."""
 
     function: CFunction
     sizes: tuple[int, ...]
     declaration: str
+    masked: float | None = None
 
     @property
     def name(self) -> str:

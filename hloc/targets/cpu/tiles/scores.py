@@ -1,15 +1,14 @@
 """Scores of attention: C functions that change a tile of sums in place, each written once.
 
 In: an attention Tile, whose epilogue computes the score from a sum in loop IR (hloc/kernels/attention/attention.py).
-Out: a Score: a loop over a tile as in epilogues.py (see runtime/attention.h). If the score is one of two values by a
-mask that does not depend on the sum, there is a second function: whether any element of a tile is unmasked.
+Out: an Epilogue: a loop over a tile as in epilogues.py (see runtime/attention.h). If the score is one of two values by
+a mask that does not depend on the sum, there is a second function: whether any element of a tile is unmasked.
 
     select(in3[column], acc * 0.125, -1e30)   ->   hloc_score_1f2e(...), masked = -1e30, hloc_score_1f2e_live(...)
 """
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
 
 from hloc.kernels.attention.score_masks import Mask, mask_of
 from hloc.kernels.ir import Apply, Assign, Const, Let, Load, Mutable, Stmt, Store, Tile, Var
@@ -23,14 +22,7 @@ LARGEST_INT = (1 << 31) - 1
 PARAMETERS = f"{AREA},\n    float *sums, long tile_stride"
 
 
-class Score(NamedTuple):
-    """function: its name is the base of both; masked: the value of masked elements, or None."""
-
-    function: Epilogue
-    masked: float | None
-
-
-def score_of(tile: Tile) -> Score | None:
+def score_of(tile: Tile) -> Epilogue | None:
     """The score of an attention; None if it is the sum itself."""
     if tile.epilogue == (Let("score", Var("acc", "f32")),):
         return None
@@ -50,7 +42,7 @@ def score_of(tile: Tile) -> Score | None:
     text = "\n".join(["void NAME" + lines[0], *lines[1:], ""]).replace("NAME", name)
     declared = f"void {name}(void *const *given, {PARAMETERS});\n"
     declared += f"int {name}_live(void *const *given, {AREA});\n" if mask else ""
-    return Score(Epilogue(c_function(name, [text], printer), tuple(sizes), declared), mask.value if mask else None)
+    return Epilogue(c_function(name, [text], printer), tuple(sizes), declared, mask.value if mask else None)
 
 
 def _live_line(mask: Mask, tile: Tile, sizes: dict[int, str]) -> tuple[Stmt, ...]:

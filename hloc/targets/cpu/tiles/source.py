@@ -121,10 +121,10 @@ def attention(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
     score, entry = score_of(tile), "_".join(filter(None, ("attention", planned.kind)))
     sizes = [fits(entry, machine.vector_bytes, KEYS, KEY_ROOM, MOST_PANELS)]
     if score:
-        fields.update(score=score.function.name, score_args="given", score_by_columns=planned.by_columns)
+        fields.update(score=score.name, score_args="given", score_by_columns=planned.by_columns)
         if score.masked is not None:
-            fields.update(live=f"{score.function.name}_live", masked=expression(Const(score.masked, "f32")))
-    return _function(tile, name, "attention.h", entry, fields, score.function if score else None, sizes)
+            fields.update(live=f"{score.name}_live", masked=expression(Const(score.masked, "f32")))
+    return _function(tile, name, "attention.h", entry, fields, score, sizes)
 
 
 def _longs(values: Iterable[int]) -> str:
