@@ -35,8 +35,8 @@ class Block:
 
 
 class Builder:
-    """One kernel body under construction. `divisions`, `accesses`, `loaded` and `guards` (conditions) record the
-    requests, so that a trial run can choose the loops of the final one."""
+    """One kernel body under construction. `divisions`, `accesses` and `loaded` record the requests, so that a trial run
+    can choose the loops of the final one."""
 
     def __init__(self) -> None:
         self.chain: list[Block] = [Block(0)]
@@ -45,13 +45,11 @@ class Builder:
         self.divisions: set[indexing.Atom] = set()
         self.accesses: list[tuple[str, Index]] = []
         self.loaded: set[str] = set()
-        self.guards = 0
         self.operations = 0
         self.work = 0.0                         # the same, with functions weighted by their cost
         self.mutables: set[str] = set()
         self.made: dict[str, str] = {}          # names of values -> the instruction of each element
         self.loads_first = False                # whether loads of a select are done before it, in both branches
-        self.is_costly = False                  # because of a single operation
 
     @property
     def block(self) -> Block:
@@ -105,7 +103,6 @@ class Builder:
     def close_guard(self, condition: ir.Expr) -> None:
         body = self._close()
         if body and condition != NEVER:
-            self.guards += 1
             self.append(ir.If(condition, body))
 
     @contextmanager

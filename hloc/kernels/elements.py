@@ -33,7 +33,6 @@ Rule = Callable[["Elements", Instruction, Indices], Steps]
 Source = Callable[[Indices], Expr]
 
 LARGEST_INLINE = 10
-COSTLY = 10                     # operations of one instruction that justify vectors by themselves
 COUNTED_TOGETHER = 3            # of a function without loads and stores
 DEEPEST_CALL = 40               # Python's own stack allows about 1,000 frames, and a nested call takes some twenty
 
@@ -106,10 +105,8 @@ class Elements:
         """Bind a value that is used twice, is large, or can be computed outside of the current loop."""
         builder = self.builder
         if isinstance(value, (Apply, Load)):
-            cost = operations(instruction)
             builder.operations += 1
-            builder.work += max(1.0, cost / COUNTED_TOGETHER)
-            builder.is_costly |= cost >= COSTLY
+            builder.work += max(1.0, operations(instruction) / COUNTED_TOGETHER)
             level = builder.level(value)
             outer = self._outer_arguments(value, level)
             if outer is not value:

@@ -220,7 +220,6 @@ class Workspace(NamedTuple):
 class Program(NamedTuple):
     """Everything a target needs: deduplicated kernels, steps, constants, sizes.
 
-    aliases    (result index, parameter index) pairs whose memory is the same (donated inputs)
     kept       bytes that library kernels keep between runs
     gaps       of the arena, offset and size: what nothing may touch, where $HLOC_SANITIZE asks for them
     setup      steps of the first run alone: what is computed from bound parameters and from nothing else
@@ -237,7 +236,6 @@ class Program(NamedTuple):
     results: tuple[Value, ...]
     constants: tuple[np.ndarray, ...]
     arena_size: int
-    aliases: tuple[tuple[int, int], ...] = ()
     kept: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
     setup: tuple[Step, ...] = ()

@@ -39,7 +39,7 @@ def sort(tile: Tile, name: str, machine: Machine) -> tuple[CFunction]:
     key = _key_function(s, given["key"], printer)
     headers = [*["sort_keys.h"] * bool(key), plan.header]
     lines = [
-        *comment(tile.origin), _element(s, types), _less(s, tile, types, printer), *key,
+        *comment(tile.origin), _element(s, types), _less(s, tile, printer), *key,
         _access(s, "get", "element *out", place, get), _access(s, "put", "element *e", place, put),
         *_instance(name, s, rows, length, plan)]
     return (c_function(name, lines, printer, headers=headers, origin=tile.origin),)
@@ -78,7 +78,7 @@ def _element(s: str, types: list[str]) -> str:
     return f"typedef struct {{ {fields} }} {s}_element;"
 
 
-def _less(s: str, tile: Tile, types: list[str], printer: StatementPrinter) -> str:
+def _less(s: str, tile: Tile, printer: StatementPrinter) -> str:
     """The module's comparator over two elements."""
     assert tile.comparator is not None
     names, statements, result = tile.comparator
