@@ -26,7 +26,6 @@ from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.cache_read import registers
 from hloc.targets.cuda.loops.forms import Form, geometry_of
 from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE, in_flight
-from hloc.targets.cuda.loops.printing import Packs
 from hloc.targets.cuda.loops.rows import Own, Scan, Spread
 from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Total
 
@@ -68,7 +67,6 @@ class _Count:
         self.accesses: list[Access] = []
         self.counts: dict[str, float] = {}
         self.shared, self.joining, self.syncs = 0, 0.0, 0.0
-        self.widths = form.widths
         self.packed: dict[ir.Load | ir.Store | ir.Atomic, int] = {}     # vectors of the current loop -> elements
         loop = next((s for s in kernel.body if isinstance(s, ir.For) and s.kind == ir.PARALLEL), None)
         body: tuple[ir.Stmt, ...] = loop.body if loop else kernel.body
@@ -224,7 +222,7 @@ class _Count:
         extents = [self.trips(n) for _, n in counters]
         total, lanes = math.prod(extents), self.threads.lanes if shared else 1
         loops = (*scope.loops, *((name, n, shared) for (name, _), n in zip(counters, extents)))
-        packs = self.packs(s) if isinstance(s, Spread) else None
+        packs = s.packs if isinstance(s, Spread) else None
         self.packed = dict.fromkeys((*packs.loads, *packs.stores), packs.width) if packs else {}
         rounds = self.count(s.body, scope._replace(trips=scope.trips * total / lanes, loops=loops))
         self.packed = {}
@@ -244,9 +242,9 @@ class _Count:
                or isinstance(i, (ir.For, Spread)) and not is_flat(i) for i in inside):
             return steps * rounds
         spreads = [i for i in inside if isinstance(i, Spread)]
-        slots, packs = math.prod(i.slots for i in spreads), [self.packs(i) for i in spreads]
+        slots, packs = math.prod(i.slots for i in spreads), [i.packs for i in spreads]
         if any(isinstance(i, ir.Store) and i.buffer in self.buffers for i in inside):
-            width = max(1, self.packs_width(s)) if isinstance(s, Spread) else 1
+            width = s.packs.width if isinstance(s, Spread) and s.packs and s.packs.loads else 1
             return math.ceil(steps / width) * rounds * slots
         if any(is_choice(p) for i in inside for p in parts(expressions(i))):
             return rounds if isinstance(s, Spread) and s.slots else steps * rounds
@@ -259,18 +257,10 @@ class _Count:
         together = TOGETHER if len(loads) * slots <= FEW_LOADS else TOGETHER_OF_MANY
         if isinstance(s, Spread):
             width = min(ELEMENT_TYPES[p.type].bytes for p in loads)
-            own = self.packs(s)
+            own = s.packs
             vectors = in_flight(own) * own.width if own and own.loads else 2
             together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width, vectors) * len(loads)
         return max(1, math.ceil(steps * slots * len(loads) / together)) * max(1, rounds)
-
-    def packs(self, s: Spread) -> Packs | None:
-        return self.widths.of(s) if self.widths else None
-
-    def packs_width(self, s: Spread) -> int:
-        """Elements of a vector access of a loop; 0: it has none."""
-        packs = self.packs(s)
-        return packs.width if packs and packs.loads else 0
 
     def scan(self, s: Scan, scope: Scope) -> float:
         total, guard = math.prod(n for _, n in s.counters), s.body[-1]

@@ -19,6 +19,7 @@ from hloc.kernels import ir
 from hloc.kernels.ir import SERIAL, VECTOR
 from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.steps import Step, apply_steps
+from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops import transposes
@@ -38,7 +39,7 @@ from hloc.targets.cuda.loops.printing import Packs
 from hloc.targets.cuda.loops.scatters import with_shared_scatters
 from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, TeamKernel, refuse_threads, team_kernel
 from hloc.targets.cuda.loops.transposes import Tiling, tiling_of
-from hloc.targets.cuda.loops.vector_accesses import Widths, packs_of_space
+from hloc.targets.cuda.loops.vector_accesses import packs_of_space, with_vectors
 from hloc.targets.functions import with_calls
 
 MOST_INLINED = 32                       # functions of a kernel: ptxas takes 11 ms for each
@@ -51,7 +52,7 @@ def distributed(kernel: ir.Kernel, gpu: Machine) -> ir.Kernel:
 
 class Form(NamedTuple):
     """A kernel of distributed() by tiles, by vectors or by teams; else a thread per iteration. threads: of a block;
-    space: of a pointwise kernel; widths: of the loops of a team."""
+    space: of a pointwise kernel."""
 
     kernel: ir.Kernel
     threads: int
@@ -59,7 +60,6 @@ class Form(NamedTuple):
     tiling: Tiling | None = None
     vectors: Packs | None = None
     team: TeamKernel | None = None
-    widths: Widths | None = None
 
     @property
     def iterations(self) -> int:
@@ -133,11 +133,10 @@ def _by_rows(nest: GridNest, gpu: Machine) -> Form:
     lanes, teams = (LANES, nest.threads // LANES) if WARP in rows.values() else (nest.threads, 1)
     if nest.cached:
         kernel = with_cache_read(kernel, lanes, nest.cached)
-    team = team_kernel(kernel, lanes, teams, gpu)
-    widths = Widths(team, {b.name: b for b in kernel.buffers}, nest.width)
-    if nest.width > 1 and not widths.found:
+    team = with_vectors(team_kernel(kernel, lanes, teams, gpu), {b.name: b for b in kernel.buffers}, nest.width)
+    if nest.width > 1 and not any(getattr(s, "packs", None) for s in walk(team.body)):
         raise Refused(f"no loop of a row reads or writes vectors of {nest.width}")
-    return Form(kernel, nest.threads, team=team, widths=widths)
+    return Form(kernel, nest.threads, team=team)
 
 
 def _refuse_others(nest: GridNest, wanted: dict[str, str]) -> None:

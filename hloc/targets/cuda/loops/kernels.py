@@ -27,7 +27,6 @@ from hloc.targets.cuda.loops.printing import Counters, LoopPrinter, Packs
 from hloc.targets.cuda.loops.rows import Scan, Spread
 from hloc.targets.cuda.loops.teams import LOOKED_AT, TeamKernel, Total
 from hloc.targets.cuda.loops.transposes import print_tiled
-from hloc.targets.cuda.loops.vector_accesses import Widths
 from hloc.targets.functions import definitions
 from hloc.targets.printer import CUDA, StatementPrinter, print_kernel
 
@@ -69,8 +68,7 @@ def print_vectors(form: Form, packs: Packs, name: str, index: str) -> str:
 
 def print_team_kernel(form: Form, team: TeamKernel, name: str, index: str) -> str:
     """A whole kernel for teams, as a function called `name`."""
-    assert form.widths is not None
-    printer = TeamPrinter(CUDA, index=index, kernel=form.kernel, team=team, widths=form.widths)
+    printer = TeamPrinter(CUDA, index=index, kernel=form.kernel, team=team)
     last = next((s for s in walk(team.body) if isinstance(s, ir.Last)), None)
     printer.arrived = f"{name}_arrived"
     block = team.threads * team.teams
@@ -108,7 +106,6 @@ class TeamPrinter(LoopPrinter):
     """Prints the statements that the lanes of a team execute together."""
 
     team: TeamKernel = field(kw_only=True)
-    widths: Widths = field(kw_only=True)
     arrived: str = field(default="", kw_only=True)
 
     def barrier(self, s: ir.Barrier, indent: int) -> None:
@@ -125,7 +122,7 @@ class TeamPrinter(LoopPrinter):
 
     def spread(self, s: Spread, indent: int) -> None:
         """A loop over the lanes, by vectors or elements; the counters of a nest are computed from one linear index."""
-        packs, known = self.widths.of(s), constant(s.counters)
+        packs, known = s.packs, constant(s.counters)
         total = math.prod(n for _, n in known)
         if packs:
             depth = self.lanes("vector", total // packs.width, "some", s.slots, in_flight(packs), indent)
@@ -197,7 +194,7 @@ class TeamPrinter(LoopPrinter):
     def loop(self, s: ir.For, indent: int) -> None:
         """A loop that all lanes run together; the vectors of several iterations are loaded at once."""
         inside = [i for i in s.body if not isinstance(i, ir.Let)]
-        if len(inside) == 1 and isinstance(inside[0], Spread) and (packs := self.widths.of(inside[0])) and packs.loads \
+        if len(inside) == 1 and isinstance(spread := inside[0], Spread) and spread.packs and spread.packs.loads \
                 and isinstance(s.extent, int):
             self.line(indent, f"#pragma unroll {min(s.extent, VECTORS_AT_ONCE)}")
         super().loop(s, indent)

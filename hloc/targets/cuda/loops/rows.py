@@ -16,19 +16,22 @@ from typing import Any, NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import Affine, affine, forms, injective, of_names
-from hloc.kernels.walks import assigned, defined, expressions, loads, parts, stores, walk
+from hloc.kernels.walks import assigned, defined, expressions, loads, operation, parts, stores, taken_in, walk
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
+from hloc.targets.cuda.loops.printing import Packs
 
 Own = Any      # a statement of the loop IR, or a Spread, Total or Scan; loops, too, hold these before they are printed
 
 
 class Spread(NamedTuple):
     """The loops of `counters` fused into one, with its iterations distributed over the lanes. slots: iterations of one
-    lane, if the body indexes split Local arrays by `slot`; else 0."""
+    lane, if the body indexes split Local arrays by `slot`; else 0; packs: its vector accesses, if it has any
+    (vector_accesses.py)."""
 
     counters: tuple[tuple[str, int | ir.Expr], ...]
     body: tuple[ir.Stmt, ...]
     slots: int = 0
+    packs: Packs | None = None
 
 
 class Scan(NamedTuple):
@@ -112,32 +115,12 @@ class Rows:
                    for load in loads(body) if load.buffer in places)
 
     def only_accumulated(self, name: str, statements: tuple[ir.Stmt, ...]) -> bool:
-        """Whether this is a reassociable Mutable that these statements only update, with no other use of its value."""
-        if name not in self.mutables or not self.mutables[name].reassociable:
-            return False
-        derived: dict[str, ir.Expr] = {}
-        for statement in walk(statements):
-            used = [p for p in parts(expressions(statement))
-                    if isinstance(p, ir.Var) and (p.name == name or p.name in derived)]
-            if used and isinstance(statement, ir.Let):
-                derived[statement.name] = statement.value
-            elif isinstance(statement, ir.Assign) and statement.name == name:
-                if not self._takes_in(name, statement.value, derived):
-                    return False
-            elif used:
-                return False
-        return True
-
-    def _takes_in(self, name: str, value: ir.Expr, derived: dict[str, ir.Expr]) -> bool:
-        """Whether the value is v, or op(v, an expression without v), or a select between such values."""
-        if isinstance(value, ir.Var):
-            return value.name == name or value.name in derived and self._takes_in(name, derived[value.name], derived)
-        if not isinstance(value, ir.Apply):
-            return False
-        holds = [a for a in value.arguments if _reads(a, {name, *derived})]
-        is_choice = value.op == "select" and holds == list(value.arguments[1:])
-        is_term = value.op == self.mutables[name].reassociable and len(holds) == 1
-        return (is_choice or is_term) and all(self._takes_in(name, a, derived) for a in holds)
+        """Whether this is a reassociable Mutable that these statements only combine with terms."""
+        everything, op = walk(statements), self.mutables[name].reassociable if name in self.mutables else ""
+        updates = [s for s in everything if isinstance(s, ir.Assign) and s.name == name]
+        uses = sum(isinstance(e, ir.Var) and e.name == name for s in everything for e in parts(expressions(s)))
+        return bool(op) and uses == len(updates) \
+            and all(taken_in(s) is not None and operation(s.value).op == op for s in updates)
 
     # -- Local arrays ----------------------------------------------------------------------------------------------
 
@@ -193,10 +176,6 @@ def _with_loops(statements: Iterable[Own],
             yield from _with_loops(s.then + s.otherwise, around)
         elif hasattr(s, "body"):
             yield from _with_loops(s.body, (*around, s) if isinstance(s, ir.For) else around)
-
-
-def _reads(expr: ir.Expr, names: set[str]) -> bool:
-    return any(isinstance(p, ir.Var) and p.name in names for p in parts([expr]))
 
 
 def touched_by(statements: tuple[ir.Stmt, ...]) -> set[str]:

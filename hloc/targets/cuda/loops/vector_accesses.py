@@ -12,17 +12,17 @@ All loops of a row that share split Local arrays use the same width.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import Buffer, Expr, For, If, Kernel, Load, Store, While
 from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.walks import defined, expressions, parts, walk
+from hloc.kernels.walks import defined, expressions, parts, walk, with_all_expressions
 from hloc.targets.cuda.loops.cache_read import unconditional
 from hloc.targets.cuda.loops.iteration_space import Space, inside, vectors_along
 from hloc.targets.cuda.loops.printing import Packs
-from hloc.targets.cuda.loops.rows import Own, Spread
+from hloc.targets.cuda.loops.rows import Own, Scan, Spread
 from hloc.targets.cuda.loops.teams import TeamKernel
 
 VECTOR_BYTES = 16               # the most that one access to memory takes
@@ -47,28 +47,32 @@ def packs_of_space(kernel: Kernel, space: Space, width: int) -> Packs:
 
 # -- of rows -----------------------------------------------------------------------------------------------------------
 
-class Widths:
-    """The vector accesses of the distributed loops of a team's row, of at most `most` adjacent elements: as many as the
+def with_vectors(team: TeamKernel, buffers: Mapping[str, Buffer], most: int) -> TeamKernel:
+    """The team with the vector accesses of its distributed loops, of at most `most` adjacent elements: as many as the
     narrowest type allows. Loops that share split arrays have one width."""
+    row, statements, found = _Row(team, buffers), list[Own](walk(team.body)), dict[int, Packs]()
+    spreads = [s for s in statements if isinstance(s, Spread)]
+    for group in ([s for s in spreads if s.slots], *([s] for s in spreads if not s.slots)):
+        for width in (n for n in WIDTHS if n <= most and all(row.fits(s, n) for s in group)):
+            packs = [row.packs(s, width) for s in group]
+            if any(p and width * row.narrowest(p) <= VECTOR_BYTES for p in packs):
+                found |= {id(s): p or Packs(width, {}, {}) for s, p in zip(group, packs)}
+                break
 
-    def __init__(self, team: TeamKernel, buffers: Mapping[str, Buffer], most: int) -> None:
-        self.lanes, self.buffers = team.threads, buffers
-        self.known = forms((*team.before, *team.body))
-        self.found: dict[int, Packs] = {}
-        statements: Iterable[Own] = walk(team.body)
-        spreads = [s for s in statements if isinstance(s, Spread)]
-        for group in ([s for s in spreads if s.slots], *([s] for s in spreads if not s.slots)):
-            for width in (n for n in WIDTHS if n <= most and all(self._fits(s, n) for s in group)):
-                packs = [self._packs(s, width) for s in group]
-                if any(p and width * self._narrowest(p) <= VECTOR_BYTES for p in packs):
-                    self.found |= {id(s): p or Packs(width, {}, {}) for s, p in zip(group, packs)}
-                    break
+    def leaf(s: Own) -> Own:
+        if isinstance(s, Scan):
+            return s._replace(body=with_all_expressions(s.body, lambda e: e, leaf))
+        return s._replace(packs=found.get(id(s))) if isinstance(s, Spread) else s
+    return team._replace(body=with_all_expressions(team.body, lambda e: e, leaf))
 
-    def of(self, s: Spread) -> Packs | None:
-        """The width and vector accesses of a loop of the row; None if a lane takes one element at a time."""
-        return self.found.get(id(s))
 
-    def _fits(self, s: Spread, width: int) -> bool:
+class _Row:
+    """The distributed loops of a team's row."""
+
+    def __init__(self, team: TeamKernel, buffers: Mapping[str, Buffer]) -> None:
+        self.lanes, self.buffers, self.known = team.threads, buffers, forms((*team.before, *team.body))
+
+    def fits(self, s: Spread, width: int) -> bool:
         """Whether a loop consists of such vectors, its lanes have work, and arrays keep their number of slots."""
         extents = [n for _, n in s.counters if isinstance(n, int)]
         total = math.prod(extents)
@@ -79,7 +83,7 @@ class Widths:
             return len(extents) == 1 and total // width >= self.lanes
         return s.slots % width == 0 and width * -(-total // (width * self.lanes)) <= s.slots
 
-    def _packs(self, s: Spread, width: int) -> Packs | None:
+    def packs(self, s: Spread, width: int) -> Packs | None:
         """The vector accesses of a loop; None if it has none."""
         counter, extent = s.counters[-1]
         assert isinstance(extent, int)                      # as it fits
@@ -95,7 +99,7 @@ class Widths:
                   and (start := place(i.position)) is not None}
         return Packs(width, loads, stores) if (loads or stores) and extent % width == 0 else None
 
-    def _narrowest(self, packs: Packs) -> int:
+    def narrowest(self, packs: Packs) -> int:
         """Bytes of the narrowest element of the vector accesses."""
         types = [load.type for load in packs.loads] or [self.buffers[s.buffer].type for s in packs.stores]
         return min(ELEMENT_TYPES[t].bytes for t in types)
