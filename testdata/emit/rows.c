@@ -29,8 +29,8 @@ void f1_0(void *const *buffers, long begin, long end) {
     for (long i2 = 0; i2 < 70; i2++) {
       const float t1 = in0[i0 * 70 + i2] * 0.125f;
       const float t2 = hloc_exp_f32(t1 - v0);
-      v1 = v1 + t2;
       row0[i2] = t2;
+      v1 = v1 + t2;
     }
     #pragma omp simd
     for (long i3 = 0; i3 < 70; i3++) {
@@ -168,8 +168,8 @@ void f4_3(void *const *buffers, long begin, long end) {
   for (long i1 = 0; i1 < 500; i1++) {
     const float t1 = in0[i1];
     const float t2 = hloc_exp_f32(t1 - v0);
-    v1 = v1 + t2;
     row0[i1] = t2;
+    v1 = v1 + t2;
   }
   #pragma omp simd
   for (long i2 = 0; i2 < 500; i2++) {

@@ -6,16 +6,15 @@ of the kernel into an Outline's builder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elements import Indices
 from hloc.kernels.group import Group, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load, Var
-from hloc.kernels.monoids import can_reassociate
+from hloc.kernels.ir import Expr, Load
 from hloc.kernels.reductions.nest import Nest
 from hloc.kernels.reductions.reduction import Reduction, bind_sources, finished
 from hloc.machine import Machine
@@ -79,42 +78,39 @@ class RowKernel:
 
     def stage(self, stage: int) -> None:
         """One loop over the columns, then the reduces that it finishes."""
-        rows, builder = self.rows, self.outline.builder
-        part = Reduction(rows.group, [r for r in rows.reduces if rows.levels[r] == stage], (rows.rows, rows.columns))
+        rows = self.rows
+        reduces = [r for r in rows.reduces if rows.levels[r] == stage]
         roots, kept = rows.full_roots(stage), [node for node, when in self.kept.items() if when == stage]
-        if not part.reduces and not roots and not kept:
+        if not reduces and not roots and not kept:
             return
-        vector = all(can_reassociate(part.monoid(r), t) for r, _, t in part.accumulators)
-        nest = Nest(part, self.outline, self.machine)
-        accumulators = nest.start(vector)
-        with ExitStack() as stack:
-            counters = [stack.enter_context(builder.loop(n)) for n in rows.column_extents[:-1]]
-            last = rows.column_extents[-1]
-            counters.append(stack.enter_context(builder.loop(last, VECTOR if vector else SERIAL)))
-            self.column = indexing.linearize(counters, rows.column_extents)
-            self.point(nest, roots, kept, accumulators)
-        totals = [builder.let(t) for t in finished(part, self.outline, list(accumulators))]
+        part = Reduction(rows.group, reduces, (rows.rows, rows.columns), [rows.rows, *rows.column_extents],
+                         [False] + [True] * len(rows.column_extents))
+        nest = Nest(part, self.outline, self.machine, values=partial(self.point, part, roots, kept))
+        sums, = nest.row([self.row, *(indexing.ZERO for _ in rows.column_extents)])
+        totals = [self.outline.builder.let(t) for t in finished(part, self.outline, sums)]
         bind_sources(part, self.outline, {(r, k): t for (r, k, _), t in zip(part.accumulators, totals)}, self.row)
         for node in kept:
             self.outline.elements.sources[node] = self.local_reader(node)
 
-    def point(self, nest: Nest, roots: list[tuple[int, Instruction]], kept: list[Instruction],
-              accumulators: list[Var]) -> None:
-        """The work of one stage for one element: reduces, results of full size with their leaves, values to keep."""
-        position = indexing.add(indexing.scale(self.row, self.rows.columns), self.column)
-        self.places[-1] = position
-        value = self.outline.elements.value
-        nest.take(accumulators, [
-            [value(a, indexing.delinearize(position, a.shape.dimensions)) for a in nest.reduction.arrays(r)]
-            for r in nest.reduction.reduces])
-        stores = [(leaf, value(r, indexing.delinearize(position, r.shape.dimensions))) for leaf, r in roots]
-        if len(stores) > 1:                         # all loads before all stores: results may share operands' memory
+    def point(self, part: Reduction, roots: list[tuple[int, Instruction]], kept: list[Instruction],
+              counters: list[Index]) -> list[list[list[Expr]]]:
+        """The work of one stage for one element: the elements that reduces accumulate; results of full size with their
+        leaves and values to keep are stored."""
+        position = indexing.linearize(counters, part.extents)
+        self.places[-1], self.column = position, indexing.linearize(counters[1:], self.rows.column_extents)
+
+        def value(node: Instruction) -> Expr:
+            return self.outline.elements.value(node, indexing.delinearize(position, node.shape.dimensions))
+        elements = [[value(a) for a in part.arrays(r)] for r in part.reduces]
+        stores = [(leaf, value(r)) for leaf, r in roots]
+        if len(stores) + len(elements) > 1:         # all loads before all stores: results may share operands' memory
             stores = [(leaf, self.outline.builder.let(v)) for leaf, v in stores]
+            elements = [[self.outline.builder.let(v) for v in own] for own in elements] if stores else elements
         for node in kept:
-            element = value(node, indexing.delinearize(position, node.shape.dimensions))
-            self.outline.builder.store(self.locals[node], self.column, element)
+            self.outline.builder.store(self.locals[node], self.column, value(node))
         for leaf, element in stores:
             self.outline.store(leaf, position, element)
+        return [elements]
 
     def local_reader(self, node: Instruction) -> Callable[[Indices], Expr]:
         """Reads the Local array; only at the current element, as the trial run has shown."""
