@@ -25,7 +25,7 @@ from hloc.kernels.builder import within
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
 from hloc.kernels.reductions.nest import Finish, Nest
-from hloc.kernels.reductions.reduction import Reduction, join, start
+from hloc.kernels.reductions.reduction import Reduction, start
 from hloc.machine import Machine
 
 THREADS = 256               # of a block
@@ -193,7 +193,7 @@ class BlockNest(Nest):
         with b.pinned(self.sums):
             old = [b.let(Load(n, b.position(place), t)) for n, t in zip(self.sums, types)]
             for (reduce, _, _), name, x, y in zip(self.reduction.accumulators, self.sums, old, elements):
-                b.store(name, place, join(self.reduction, self.outline, reduce, [x], [y])[0])
+                b.store(name, place, self.outline.elements.combined(reduce, [x, y])[0])
 
     # -- from a tile to results
 

@@ -147,10 +147,6 @@ def start(reduction: Reduction, outline: Outline, reduce: Instruction, number: i
     return outline.elements.value(reduction.initial(reduce)[number], ())
 
 
-def join(reduction: Reduction, outline: Outline, reduce: Instruction, a: list[Expr], b: list[Expr]) -> list[Expr]:
-    return outline.elements.combined(reduce, [*a, *b])
-
-
 def finished(reduction: Reduction, outline: Outline, totals: list[Expr]) -> list[Expr]:
     """Accumulators combined with the initial values, rounded to their element types."""
     results: list[Expr] = []
@@ -159,7 +155,7 @@ def finished(reduction: Reduction, outline: Outline, totals: list[Expr]) -> list
         initial = reduction.initial(reduce)[number]
         source = reduction.group.operand(initial) if initial in reduction.group.parameters else initial
         if op is not None and not is_identity(source, op):
-            total = join(reduction, outline, reduce, [outline.elements.value(initial, ())], [total])[0]
+            total = outline.elements.combined(reduce, [outline.elements.value(initial, ()), total])[0]
         results.append(scalars.rounded(total, element_types(reduce)[number]))
     return results
 
