@@ -165,16 +165,16 @@ def launched(case: Case, launch: Callable[[int, Kernel | Tile, list[np.ndarray]]
     results = [np.full(e.shape, 77).astype(e.dtype) for e in case.expected]
     operands = [[np.array(leaf) for leaf in leaves_] for leaves_ in case.operands]
     taken: set[int] = set()
-    for result, operand, leaf in case.lowered.can_share if share else ():
+    for result, operand in case.lowered.can_share if share else ():
         if operand not in taken and results[result].base is None:
             taken.add(operand)
-            results[result] = operands[operand][leaf].view(results[result].dtype).reshape(results[result].shape)
-    for result, operand, leaf in case.lowered.in_place:
-        results[result][...] = operands[operand][leaf]
+            results[result] = operands[operand][0].view(results[result].dtype).reshape(results[result].shape)
+    for result, operand in case.lowered.in_place:
+        results[result][...] = operands[operand][0]
     scratch = [np.full(size, 0xA5, np.uint8) for size in case.lowered.scratch]
     for number, call in enumerate(case.lowered.calls):
-        arrays = [results[a.leaf] if a.kind == "result" else scratch[a.index] if a.kind == "scratch"
-                  else operands[a.index][a.leaf] for a in call.arguments]
+        arrays = [results[a.index] if a.kind == "result" else scratch[a.index] if a.kind == "scratch"
+                  else operands[a.index][0] for a in call.arguments]
         starts = [a.part[0] if a.part else 0 for a in call.arguments]
         launch(number, call.kernel, [a.reshape(-1).view(np.uint8)[s:] for a, s in zip(arrays, starts)])
     return results

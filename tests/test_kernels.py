@@ -47,14 +47,13 @@ from hloc.targets.c_expressions import ExpressionPrinter, expression
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.bitcast_copies import bitcast_copies
-from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
+from hloc.targets.cpu.vector_loops.copy_calls import far_arrays, transpose_call
+from hloc.targets.cpu.vector_loops.loop_versioning import loop_versioning
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
 from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
 from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
-from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
-from hloc.targets.cpu.vector_loops.transpose_calls import transpose_call
 from hloc.targets.printer import CUDA, C, escaped, print_kernel
 from hloc.text import parse_module
 
@@ -253,7 +252,7 @@ def test_what_is_written_out_has_names_for_its_steps():
     kernel = ssa_conversion(specialization(kernel, MACHINE), MACHINE)
     verify_kernel(kernel)
     assert not any(isinstance(s, (Mutable, Assign)) for s in walk(kernel.body))
-    cut = call_fission(kernel, MACHINE)
+    cut = loop_versioning(kernel, MACHINE)
     assert any(e.op == "remainder_near" for s in walk(cut.body) for e in parts(expressions(s)) if isinstance(e, Apply))
 
 

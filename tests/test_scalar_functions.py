@@ -1,5 +1,5 @@
-"""Functions without a vector form for all arguments, in loops (hloc/targets/vectors.py, vector_loops/call_fission.py), and
-gathers among other operations."""
+"""Functions without a vector form for all arguments, in loops (hloc/targets/vectors.py, vector_loops/loop_versioning.py),
+and gathers among other operations."""
 from __future__ import annotations
 
 import numpy as np

@@ -21,6 +21,7 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.walks import parts, walk
 
 NEVER = ir.Const(0, "pred")            # a condition that is always false
+UNBOUNDED = 1 << 62                     # of a counter of which is known only that it is not negative
 
 
 @dataclass
@@ -87,15 +88,11 @@ class Builder:
         name = self.fresh(prefix)
         self._open()
         self.levels[name] = self.block.depth
-        greatest = extent - 1 if isinstance(extent, int) else high
-        yield indexing.bounded(name, 0, max(1, greatest)) if greatest is not None else self.named(name)
+        greatest = extent - 1 if isinstance(extent, int) else UNBOUNDED if high is None else high
+        yield indexing.bounded(name, 0, max(1, greatest))
         body = self._close()
         if body:                        # a window that contains only padding leaves no statements
             self.append(ir.For(name, extent, ir.SERIAL if kind == ir.VECTOR and has_loop(body) else kind, body))
-
-    def named(self, name: str) -> Index:
-        """A counter with no known bound except that it is not negative."""
-        return indexing.bounded(name, 0, 1 << 62)
 
     def open_guard(self) -> None:
         self._open(guard=True)

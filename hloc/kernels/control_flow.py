@@ -16,7 +16,7 @@ from hloc.ir import Computation, Instruction
 from hloc.ir.shapes import array
 from hloc.kernels.buffer_assignment import Value
 from hloc.kernels.plan import Branch, Counter, WhileLoop
-from hloc.kernels.plan_state import Draft, Leaves, PlanState, finish, leaf_count
+from hloc.kernels.plan_state import Draft, Leaves, PlanState, finish, first_leaf
 
 MOST_CALLED = 100_000            # instructions planned again for calls: nested calls can be exponentially many
 
@@ -40,8 +40,7 @@ class ControlFlow(NamedTuple):
     def while_loop(self, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
         """Initial value, parameter, root and result of each carried leaf share one piece of memory."""
         carried = self._own(instruction, operands[0], steps)
-        for value in carried:
-            self.state.assignment.use(value, self.state.time)
+        self.state.access(carried)
         trips = known_trip_count(instruction)
         condition, flag = ([], None) if self.state.machine.kind == "gpu" and trips is not None else self._condition(
             instruction, carried)
@@ -53,8 +52,7 @@ class ControlFlow(NamedTuple):
         self.state.time += 1
         results = [carried[n] if n in self._leaves(instruction, counted) else leaf for n, leaf in enumerate(results)]
         body += self._carry(carried, results)
-        for value in carried + [place for place, _ in counters]:
-            self.state.assignment.use(value, self.state.time)
+        self.state.access(carried + [place for place, _ in counters])
         steps.append(Draft(lambda ref: WhileLoop(
             finish(condition, ref), ref(flag) if flag else None, finish(body, ref), trips, instruction,
             tuple(Counter(ref(place), ref(values).part(0, place.size)) for place, values in counters))))
@@ -67,7 +65,7 @@ class ControlFlow(NamedTuple):
 
     def _leaves(self, loop: Instruction, counted: tuple[Counted, ...]) -> list[int]:
         """The leaves of a loop's state that are counters."""
-        return [sum(leaf_count(s) for s in loop.shape.tuple_shapes[:one.element]) for one in counted]
+        return [first_leaf(loop.shape, one.element) for one in counted]
 
     def _count(self, loop: Instruction, counted: tuple[Counted, ...], carried: Leaves) -> list[tuple[Value, Value]]:
         """The memory of counters, also of the next values that the body reads, and the constants with their values."""
@@ -87,7 +85,7 @@ class ControlFlow(NamedTuple):
         """The steps of a loop's condition, and the flag that they write."""
         condition, flag = self.walk(loop.get("condition"), [carried])
         self.state.time += 1
-        self.state.assignment.use(flag[0], self.state.time)
+        self.state.access(flag)
         return condition, flag[0]
 
     def _own(self, loop: Instruction, carried: Leaves, steps: list[Draft]) -> Leaves:
@@ -129,12 +127,11 @@ class ControlFlow(NamedTuple):
         """Every branch writes the same result memory: that of an array that a branch passes through or updates, if
         copy_insertion left it so."""
         selector = operands[0][0]
-        self.state.assignment.use(selector, self.state.time)
+        self.state.access([selector])
         results = self.state.fresh(instruction)
         operands = self._given_to_branches(instruction, operands, results, steps)
         branches: list[list[Draft]] = []
-        for value in [v for o in operands[1:] for v in o]:
-            self.state.assignment.use(value, self.state.time)
+        self.state.access(v for o in operands[1:] for v in o)
         start = self.state.time
         for number, branch in enumerate(_branches(instruction)):
             inner, root = self.walk(branch, [operands[1 + number]])
@@ -142,14 +139,13 @@ class ControlFlow(NamedTuple):
             for value, result in zip(root, results):
                 if self.state.assignment.root(value) is self.state.assignment.root(result):
                     continue
-                is_own = not self.state.is_fixed(value) and self._is_born_after(value, start)
+                is_own = not self.state.is_fixed(value) and self.state.assignment.root(value).first > start
                 if is_own and self.state.assignment.can_join(value, result):
                     self.state.assignment.join(result, value)
                 else:
                     self.state.copy(result, value, inner)
             branches.append(inner)
-        for value in results + [v for o in operands[1:] for v in o]:
-            self.state.assignment.use(value, self.state.time)
+        self.state.access(results + [v for o in operands[1:] for v in o])
         kind = instruction.operands[0].shape.element_type
         steps.append(Draft(lambda ref: Branch(ref(selector), kind, tuple(finish(b, ref) for b in branches),
                                                      instruction)))
@@ -167,9 +163,6 @@ class ControlFlow(NamedTuple):
             self.state.copy(results[result], value, steps)
             operands = [[results[result] if v is value else v for v in given] for given in operands]
         return operands
-
-    def _is_born_after(self, value: Value, time: int) -> bool:
-        return self.state.assignment.root(value).first > time
 
 
 def _branches(instruction: Instruction) -> tuple[Computation, ...]:

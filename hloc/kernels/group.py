@@ -30,12 +30,11 @@ CHEAP = frozenset(["parameter", "constant", "broadcast", "reshape", "bitcast", "
 
 
 class Arg(NamedTuple):
-    """The location of a kernel's buffer: kind operand (index, leaf), result (leaf) or scratch (index); part: (first
-    byte, bytes) if it is only a part of that."""
+    """The location of a kernel's buffer: kind operand (its number; it is one array), result (leaf) or scratch (number);
+    part: (first byte, bytes) if it is only a part of that."""
 
     kind: str
     index: int                          # type: ignore[assignment]     # hides tuple.index, which nothing calls
-    leaf: int = 0
     part: tuple[int, int] | None = None
 
 
@@ -57,14 +56,14 @@ class Lowered(NamedTuple):
     """The kernels of one instruction, in order.
 
     scratch     bytes of each temporary
-    in_place    (result leaf, operand, operand leaf): the result starts as that operand's value
+    in_place    (result leaf, operand): the result starts as that operand's value
     can_share   the same form: the result may take the operand's memory if that value dies here
     """
 
     calls: tuple[KernelCall, ...]
     scratch: tuple[int, ...] = ()
-    in_place: tuple[tuple[int, int, int], ...] = ()
-    can_share: tuple[tuple[int, int, int], ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
+    can_share: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -174,28 +173,22 @@ class Outline:
             return scalars.widen(staged or self.builder.load(name, shape.element_type, position))
         return read
 
-    def operand_buffer(self, number: int, shape: Shape, leaf: int = 0) -> str:
-        name = f"in{number}" if leaf == 0 else f"in{number}_{leaf}"
-        self.known[name] = (Arg("operand", number, leaf), shape.element_type, shape.num_elements, "read")
-        return name
+    def operand_buffer(self, number: int, shape: Shape) -> str:
+        return self._known_as(f"in{number}", Arg("operand", number), shape.element_type, shape.num_elements, "read")
 
     def result_buffer(self, leaf: int, access: str = "write") -> str:
         shape = self.group.result_shapes[leaf]
-        name = f"out{leaf}"
-        self.known[name] = (Arg("result", 0, leaf), shape.element_type, shape.num_elements, access)
-        if name not in self.written:
-            self.written.append(name)
-        return name
+        return self._known_as(f"out{leaf}", Arg("result", leaf), shape.element_type, shape.num_elements, access)
 
     def result_read(self, leaf: int) -> str:
         """The buffer of a result that is read, which something before the kernel has stored."""
-        shape = self.group.result_shapes[leaf]
-        self.known[f"out{leaf}"] = (Arg("result", 0, leaf), shape.element_type, shape.num_elements, "read")
-        return f"out{leaf}"
+        return self.result_buffer(leaf, "read")
 
     def scratch_buffer(self, number: int, type: str, size: int, access: str) -> str:
-        name = f"scratch{number}"
-        self.known[name] = (Arg("scratch", number), type, size, access)
+        return self._known_as(f"scratch{number}", Arg("scratch", number), type, size, access)
+
+    def _known_as(self, name: str, argument: Arg, type: str, size: int, access: str) -> str:
+        self.known[name] = argument, type, size, access
         if access != "read" and name not in self.written:
             self.written.append(name)
         return name

@@ -255,16 +255,6 @@ def variables(index: Index) -> set[str]:
     return found
 
 
-def atoms(index: Index) -> Iterable[Atom]:
-    """Quotient and remainder atoms of an index, inner ones too."""
-    stack = [index]
-    while stack:
-        for atom, _ in stack.pop().terms:
-            if atom.kind != VARIABLE:
-                yield atom
-                stack.append(Index(*atom.inner))
-
-
 def coefficient_of(index: Index, name: str) -> int | None:
     """The stride of a variable in an index; None if it is inside a quotient or remainder."""
     factor = 0

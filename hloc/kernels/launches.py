@@ -29,30 +29,26 @@ def launch(state: PlanState, instruction: Instruction, operands: list[Leaves], s
     results = state.fresh(instruction)
     if state.depth == 1 and state.once.are_all_of([v for o in operands for v in o]):
         results, steps = [state.once.hold(value.size) for value in results], state.once.setup
-    for result, operand, leaf in lowered.in_place:
-        source = operands[operand][leaf]
+    for result, operand in lowered.in_place:
+        source = operands[operand][0]
         if state.assignment.can_join(results[result], source) and not state.is_fixed(source):
             state.assignment.join(source, results[result])
         else:
             state.copy(results[result], source, steps)
     scratch = [state.made_by(instruction, size) for size in lowered.scratch]
-    places = {"operand": lambda a: operands[a.index][a.leaf], "result": lambda a: results[a.leaf],
-              "scratch": lambda a: scratch[a.index]}
-    for value in [v for o in operands for v in o]:
-        state.assignment.use(value, state.time)
-    for value in results + scratch:
-        state.assignment.define(value, state.time)
+    made = {"result": results, "scratch": scratch}
+    state.access([v for o in operands for v in o], results + scratch)
     calls = []
     for call in lowered.calls:
-        values = [(places[a.kind](a), a.part) for a in call.arguments]
+        values = [(operands[a.index][0] if a.kind == "operand" else made[a.kind][a.index], a.part)
+                  for a in call.arguments]
         packs = partial(_draft_packing, state, instruction)
         calls.append((*state.once.with_packed(call.kernel, values, partial(_packing_of, state), packs), values))
     room = state.room([kernel for kernel, _, _ in calls if isinstance(kernel, Tile)], instruction)
     for kernel, packed, values in calls:
         own = room if isinstance(kernel, Tile) else None
         steps.append(_draft_launch(state.kernels.number(kernel), values, instruction, own, packed))
-    for result, operand, leaf in getattr(lowered, "can_share", ()):
-        state.sharing.append((results[result], operands[operand][leaf], state.time))
+    state.sharing += [(results[result], operands[operand][0], state.time) for result, operand in lowered.can_share]
     return results
 
 
@@ -80,8 +76,7 @@ def transfer(state: PlanState, instruction: Instruction, source: Value, steps: l
     if state.machine.kind == "cpu":
         state.copy(made, source, steps)
         return [made]
-    state.assignment.use(source, state.time)
-    state.assignment.define(made, state.time)
+    state.access([source], [made])
     number = state.collective_numbers.setdefault((TRANSFER, made), len(state.collective_numbers))
     blocks = (Block("u8", 1, source.size, source.size),)
     for is_done in (False, True):
@@ -93,10 +88,7 @@ def collective(state: PlanState, instruction: Instruction, operands: list[Leaves
     """Steps that start a collective and wait for it."""
     made = state.fresh(instruction)
     given = [v for o in operands for v in o]
-    for value in given:
-        state.assignment.use(value, state.time)
-    for value in made:
-        state.assignment.define(value, state.time)
+    state.access(given, made)
     replicas, partitions = device_counts(state.module)
     if instruction.opcode in OWN_NUMBERS:
         divisor, modulus = (partitions, replicas) if instruction.opcode == "replica-id" else (1, partitions)
@@ -125,12 +117,9 @@ def collective(state: PlanState, instruction: Instruction, operands: list[Leaves
 def host_call(state: PlanState, instruction: Instruction, operands: list[Leaves], steps: list[Draft]) -> Leaves:
     """A call of a Python function: the user's, or one of hloc/ops/ (custom_calls.py, host.py)."""
     results = state.fresh(instruction)
-    for value in [v for o in operands for v in o]:
-        state.assignment.use(value, state.time)
-    for value in results:
-        state.assignment.define(value, state.time)
-    shapes = [s for o in instruction.operands for s in leaves(o.shape)]
-    arguments = list(zip([v for o in operands for v in o], shapes))
+    given = [v for o in operands for v in o]
+    state.access(given, results)
+    arguments = list(zip(given, [s for o in instruction.operands for s in leaves(o.shape)]))
     outcomes = list(zip(results, leaves(instruction.shape)))
     target = _host_name(instruction)
 

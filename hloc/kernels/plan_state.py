@@ -6,7 +6,7 @@ represented by its array leaves, a leaf by a Value of the buffer assignment.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -92,6 +92,13 @@ class PlanState:
         self.makers[value] = instruction
         return value
 
+    def access(self, read: Iterable[Value], written: Iterable[Value] = ()) -> None:
+        """The steps of this time read and write these values."""
+        for value in read:
+            self.assignment.use(value, self.time)
+        for value in written:
+            self.assignment.define(value, self.time)
+
     def is_fixed(self, value: Value) -> bool:
         """Whether the value is in memory that must not be overwritten."""
         root = self.assignment.root(value)
@@ -110,8 +117,7 @@ class PlanState:
         return value
 
     def copy(self, destination: Value, source: Value, steps: list[Draft]) -> None:
-        self.assignment.use(source, self.time)
-        self.assignment.define(destination, self.time)
+        self.access([source], [destination])
         instruction = self.schedule[-1][1]
         steps.append(Draft(lambda ref: Copy(ref(destination), ref(source), instruction)))
 
@@ -119,13 +125,17 @@ class PlanState:
         """Collectives whose results are among the values end here: their operands may be overwritten from now on."""
         for value in values:
             operands = self.in_flight.pop(value, [])
-            for operand in operands:
-                self.assignment.use(operand, self.time)
+            self.access(operands)
             operands.clear()                                # the first of several results has ended them all
 
 
 def leaf_count(shape: Shape) -> int:
     return sum(1 for _ in leaves(shape))
+
+
+def first_leaf(tuple_shape: Shape, index: int) -> int:
+    """The number of the first leaf of an element of a tuple."""
+    return sum(map(leaf_count, tuple_shape.tuple_shapes[:index]))
 
 
 def finish(drafts: list[Draft], ref: Callable[[Value], Ref]) -> tuple[Step, ...]:

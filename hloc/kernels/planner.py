@@ -25,12 +25,13 @@ from hloc.kernels.launches import collective, host_call, launch, transfer
 from hloc.kernels.overlap import with_late_ends
 from hloc.kernels.plan import Program, Workspace
 from hloc.kernels.plan import Value as PlanValue
-from hloc.kernels.plan_state import Draft, Leaves, PlanState, finish, leaf_count
+from hloc.kernels.plan_state import Draft, Leaves, PlanState, finish, first_leaf, leaf_count
 from hloc.machine import Machine
 from hloc.ops.collectives import meets_devices
 
 DEEPEST_NESTING = 200
 FORWARDING = frozenset(["bitcast", "reshape", "opt-barrier", "domain", "copy-start", "copy-done", "add-dependency"])
+CONTROL_FLOW = {"while": ControlFlow.while_loop, "conditional": ControlFlow.conditional, "call": ControlFlow.call}
 TRANSFERS = frozenset(["infeed", "outfeed", "send", "recv"])
 
 
@@ -78,12 +79,8 @@ class Planner(PlanState):
             literals = zip(_literal_leaves(instruction), leaves(instruction.shape))
             return [self.constant(np.asarray(a), s) for a, s in literals]
         self.land([v for o in operands for v in o])
-        if opcode == "while":
-            return ControlFlow(self, self.computation).while_loop(instruction, operands, steps)
-        if opcode == "conditional":
-            return ControlFlow(self, self.computation).conditional(instruction, operands, steps)
-        if opcode == "call":
-            return ControlFlow(self, self.computation).call(instruction, operands, steps)
+        if opcode in CONTROL_FLOW:
+            return CONTROL_FLOW[opcode](ControlFlow(self, self.computation), instruction, operands, steps)
         if meets_devices(instruction):
             return collective(self, instruction, operands, steps)
         if opcode == "custom-call" or opcode in TRANSFERS:
@@ -93,7 +90,7 @@ class Planner(PlanState):
     def element(self, instruction: Instruction, operand: Leaves) -> Leaves:
         shape = instruction.operands[0].shape
         index = instruction.get("index")
-        start = sum(leaf_count(s) for s in shape.tuple_shapes[:index])
+        start = first_leaf(shape, index)
         return operand[start:start + leaf_count(shape.tuple_shapes[index])]
 
 

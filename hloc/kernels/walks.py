@@ -113,6 +113,24 @@ def varying(statements: Iterable[ir.Stmt]) -> set[str]:
     return defined(statements) | assigned(statements)
 
 
+def names_in(roots: Iterable[ir.Expr], lets: Mapping[str, ir.Expr]) -> set[str]:
+    """All names that expressions depend on, also through Lets; lets: their values."""
+    found: set[str] = set()
+    stack = list(roots)
+    while stack:
+        new = {e.name for e in parts([stack.pop()]) if isinstance(e, ir.Var)} - found
+        found |= new
+        stack += [lets[name] for name in new if name in lets]
+    return found
+
+
+def needed(statements: Iterable[ir.Stmt], roots: Iterable[ir.Expr]) -> tuple[ir.Let, ...]:
+    """The Lets among these statements that expressions depend on, in order."""
+    lets = [s for s in statements if isinstance(s, ir.Let)]
+    names = names_in(roots, {s.name: s.value for s in lets})
+    return tuple(s for s in lets if s.name in names)
+
+
 def taken_in(s: ir.Assign) -> ir.Expr | None:
     """The term of an accumulator that is updated by one operation of itself and the term; None for other updates."""
     if not isinstance(s.value, ir.Apply) or len(s.value.arguments) != 2:

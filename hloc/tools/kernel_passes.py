@@ -2,7 +2,7 @@
 
     kernel_text(kernels_of(module, target), target)                        all kernels, before they are printed as C
     kernel_text(read_loops(source), target, passes=["loop_schedules"])       of loop-IR text, after these passes
-    kernel_text(kernels, target, dump_after=["call_fission"])              what this pass changed
+    kernel_text(kernels, target, dump_after=["loop_versioning"])              what this pass changed
 """
 from __future__ import annotations
 

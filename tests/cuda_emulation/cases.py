@@ -29,9 +29,9 @@ def program_of(cases: list[Case]) -> Program:
         for size in case.lowered.scratch:
             scratch.append(Ref("arena", 0, arena, size))
             arena += -(-size // ALIGNMENT) * ALIGNMENT
-        steps += [Copy(outputs[result], inputs[operand][leaf]) for result, operand, leaf in case.lowered.in_place]
+        steps += [Copy(outputs[result], inputs[operand][0]) for result, operand in case.lowered.in_place]
         for call in case.lowered.calls:
-            places = [inputs[a.index][a.leaf] if a.kind == "operand" else outputs[a.leaf] if a.kind == "result"
+            places = [inputs[a.index][0] if a.kind == "operand" else outputs[a.index] if a.kind == "result"
                       else scratch[a.index] for a in call.arguments]
             steps.append(Launch(len(kernels), tuple(places)))
             kernels.append(call.kernel)

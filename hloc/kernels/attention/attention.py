@@ -74,8 +74,8 @@ class _Lowering(Matmuls):
         stored = {lines.stored.update for lines in self.new}
         before = [update_kernel(self.group, self.operands.machine, [leaf], "_update")
                   for update, leaf in self.group.stored.items() if update not in stored]
-        in_place = tuple((leaf, operand, 0) for leaf, operand in in_place_operands(self.group.instruction))
-        return Lowered((*before, *self.operands.calls, tile), tuple(self.operands.scratch), in_place)
+        return Lowered((*before, *self.operands.calls, tile), tuple(self.operands.scratch),
+                       in_place_operands(self.group.instruction))
 
     def other_positions(self, place: Index) -> list[Index]:
         """In the arrays of row states, and in the lines that the tile stores."""

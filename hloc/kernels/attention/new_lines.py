@@ -65,7 +65,7 @@ def new_lines(group: Group, attention: Attention, arrays: dict[str, Operand]) ->
 def _as_operand(group: Group, update: Instruction, array: Operand) -> Operand | None:
     """What an update stores, with the dimensions of the array; None if one of them is not read in place."""
     source = strided(group, update.operands[1], array.access.type)
-    in_place = array.access.argument == Arg("result", 0, group.stored[update]) and array.access.offset == 0
+    in_place = array.access.argument == Arg("result", group.stored[update]) and array.access.offset == 0
     if source is None or not in_place:
         return None
     names = [f"d{n}" for n in range(len(array.dimensions))]

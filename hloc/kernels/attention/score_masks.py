@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hloc.kernels.ir import Apply, Const, Expr, Let, Var
-from hloc.kernels.walks import parts
+from hloc.kernels.walks import names_in
 
 
 class Mask(NamedTuple):
@@ -32,7 +32,7 @@ def mask_of(statements: tuple) -> Mask | None:
     on, off = _followed(on, lets), _followed(off, lets)
     if isinstance(on, Const) and not isinstance(off, Const):
         condition, off = Apply("not", (condition,), "pred"), on
-    used = names_in(condition, lets)
+    used = names_in([condition], lets)
     if not isinstance(off, Const) or "acc" in used:
         return None
     return Mask(condition, float(off.real), tuple(s for s in statements if s.name in used))
@@ -43,14 +43,3 @@ def _followed(value: Expr, lets: dict[str, Expr]) -> Expr:
     while isinstance(value, Var) and value.name in lets:
         value = lets[value.name]
     return value
-
-
-def names_in(value: Expr, lets: dict[str, Expr]) -> set[str]:
-    """Everything that a value depends on, through Lets."""
-    found: set[str] = set()
-    stack = [value]
-    while stack:
-        new = {e.name for e in parts([stack.pop()]) if isinstance(e, Var)} - found
-        found |= new
-        stack += [lets[name] for name in new if name in lets]
-    return found

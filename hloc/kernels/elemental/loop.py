@@ -163,15 +163,15 @@ def _piece_loops(group: Group, dimension: int, piece: Instruction, rows: int) ->
     return extents[origins.count(0):], trial
 
 
-def shareable(group: Group, stops: tuple[Instruction, ...] = ()) -> Iterator[tuple[int, int, int]]:
-    """(result leaf, operand, 0) for operands read only at the element that is written: the result may lie there.
+def shareable(group: Group, stops: tuple[Instruction, ...] = ()) -> Iterator[tuple[int, int]]:
+    """(result leaf, operand) for operands read only at the element that is written: the result may lie there.
 
     stops: instructions that are finished before anything is written, and read what they like at other places."""
     moved = moved_parameters(group, stops)
     for leaf, root in enumerate(group.roots):
         for parameter, number in group.parameters.items():
             if parameter not in moved and same_bytes(parameter, root):
-                yield leaf, number, 0
+                yield leaf, number
 
 
 def same_bytes(parameter: Instruction, root: Instruction) -> bool:

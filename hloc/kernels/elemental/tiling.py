@@ -2,7 +2,7 @@
 
 In: the loops of a kernel and the accesses of its trial run. Out: a Tiling: the innermost loop and the loop along which
 the loads are contiguous are split into square tiles. Such loads are staged: a tile is transposed into a Local array (on
-a CPU by shuffles, see transpose_calls.py), and read from there.
+a CPU by shuffles, see copy_calls.py), and read from there.
 
     out[i, j] = f(in[j, i]):   for each tile {  for j: for i: tile[i, j] = in[j, i]
                                                 for i: for j: out[i, j] = f(tile[i, j])  }

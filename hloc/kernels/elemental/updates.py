@@ -31,7 +31,7 @@ def lower_dynamic_update_slice(group: Group, machine: Machine) -> Lowered:
     targets = [root.operands[0] for root in group.roots]
     if any(t not in group.parameters or group.is_scalar_constant(t) for t in targets):
         return lower_loop(group, machine)
-    in_place = tuple((leaf, group.parameters[t], 0) for leaf, t in enumerate(targets))
+    in_place = tuple((leaf, group.parameters[t]) for leaf, t in enumerate(targets))
     if targets[0].shape.num_elements == 0 or group.roots[0].operands[1].shape.num_elements == 0:
         return Lowered((), in_place=in_place)
     return Lowered((update_kernel(group, machine, range(len(targets))),), in_place=in_place)
@@ -68,7 +68,7 @@ def lower_scatter(group: Group, machine: Machine) -> Lowered:
     targets, indices, updates = root.operands[:count], root.operands[count], root.operands[count + 1:]
     missing = [t for t in targets if t not in group.parameters]
     copies = tuple(_copy_target(group, machine, leaf, t) for leaf, t in enumerate(targets) if t in missing)
-    in_place = tuple((leaf, group.parameters[t], 0) for leaf, t in enumerate(targets) if t in group.parameters)
+    in_place = tuple((leaf, group.parameters[t]) for leaf, t in enumerate(targets) if t in group.parameters)
     if updates[0].shape.num_elements == 0 or targets[0].shape.num_elements == 0:
         return Lowered(copies, in_place=in_place)
     return Lowered((*copies, _scatter_kernel(group, root, targets, indices, updates)), in_place=in_place)

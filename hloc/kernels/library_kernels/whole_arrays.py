@@ -38,7 +38,7 @@ def tile_of(group: Group, name: str, library_kernel: str, parameters: tuple, wor
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers)
     tile = Tile(name, library_kernel, buffers, parameters, comparator=comparator, cost=Cost(moved, work),
                 origin=group.origin)
-    results = (Arg("result", 0, n) for n in range(len(group.result_shapes)))
+    results = (Arg("result", n) for n in range(len(group.result_shapes)))
     arguments = (*(Arg("operand", group.parameters[o]) for o in given), *results)
     return Lowered((KernelCall(tile, arguments),))
 

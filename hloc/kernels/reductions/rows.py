@@ -52,15 +52,15 @@ def lower_rows(group: Group, machine: Machine) -> Lowered:
     return Lowered((call,), can_share=tuple(_shareable(rows, trial)))
 
 
-def _shareable(rows: RowGroup, trial: RowKernel) -> Iterator[tuple[int, int, int]]:
-    """(result leaf, operand, 0): operands that every stage up to the result's reads in place, and no later one."""
+def _shareable(rows: RowGroup, trial: RowKernel) -> Iterator[tuple[int, int]]:
+    """(result leaf, operand): operands that every stage up to the result's reads in place, and no later one."""
     for stage in range(rows.stages + 1):
         for leaf, root in rows.full_roots(stage):
             for parameter, number in rows.group.parameters.items():
                 late = any(parameter in trace for trace in trial.traces[stage + 1:])
                 if parameter.shape.is_array and not late and same_bytes(parameter, root) \
                         and _in_place(rows, parameter, trial):
-                    yield leaf, number, 0
+                    yield leaf, number
 
 
 def _row_group(group: Group) -> RowGroup | None:

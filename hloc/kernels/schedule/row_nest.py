@@ -48,7 +48,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.schedule.nest import Refused, most_iterations
-from hloc.kernels.walks import assigned, defined, loads, parts, stores, varying, walk
+from hloc.kernels.walks import assigned, defined, loads, names_in, parts, stores, varying, walk
 
 MOST_WRITTEN_OUT = 64           # copies of the body of a loop
 NOTHING: Mapping[str, Expr] = {}
@@ -222,12 +222,7 @@ def _part(loop: For, rows: For, around: Mapping[str, Expr]) -> Part:
 
 def _needed(guards: Sequence[Expr], named: Sequence[Let], rows: For) -> set[str]:
     """The names that conditions need. Raises Refused where they differ for rows."""
-    lets = {s.name: s.value for s in (*rows.body, *named) if isinstance(s, Let)}
-    needed, stack = set[str](), list(guards)
-    while stack:
-        names = {e.name for e in parts([stack.pop()]) if isinstance(e, Var)} - needed
-        needed |= names
-        stack += [lets[n] for n in names if n in lets]
+    needed = names_in(guards, {s.name: s.value for s in (*rows.body, *named) if isinstance(s, Let)})
     if rows.name in needed:
         raise Refused("a condition differs for rows")
     return needed

@@ -10,10 +10,9 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from hloc.kernels.attention.score_masks import names_in
 from hloc.kernels.indexing import sum_parts
 from hloc.kernels.ir import INDEX, Let, Tile, Var
-from hloc.kernels.walks import loads
+from hloc.kernels.walks import loads, names_in
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import attention_kind
 from hloc.targets.cpu.plans.slots import Scratch, busy_threads
@@ -82,8 +81,8 @@ def goes_by_columns(tile: Tile) -> bool:
     moves with the row, and by more than one element."""
     lets = {s.name: s.value for s in tile.epilogue if isinstance(s, Let)}
     for load in loads(tile.epilogue):
-        holding = [(atom, factor) for atom, factor in sum_parts(load.position)[0] if "row" in names_in(atom, {})]
-        if "row" in names_in(load.position, lets) and holding != [(Var("row", INDEX), 1)]:
+        holding = [(atom, factor) for atom, factor in sum_parts(load.position)[0] if "row" in names_in([atom], {})]
+        if "row" in names_in([load.position], lets) and holding != [(Var("row", INDEX), 1)]:
             return True
     return False
 

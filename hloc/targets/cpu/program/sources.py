@@ -26,8 +26,8 @@ from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
+from hloc.targets.cpu.vector_loops.copy_calls import far_arrays
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_nests
-from hloc.targets.cpu.vector_loops.streaming_store_calls import far_arrays
 from hloc.targets.functions import definitions
 from hloc.targets.header_selection import with_needed_sections
 from hloc.targets.inlining import c_name

@@ -1,4 +1,4 @@
-"""Prints loops as calls of library functions: transposing copies (transpose_calls.py), moves of small pixels
+"""Prints loops as calls of library functions: copies (copy_calls.py), moves of small pixels
 (pixel_calls.py).
 
 In: a kernel's statements. Out: C text, and the headers to include for its calls.
@@ -12,12 +12,9 @@ from typing import ClassVar
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Const, For, Let, Var
 from hloc.targets.cpu.program.interrupt_checks import InterruptCheck
+from hloc.targets.cpu.vector_loops.copy_calls import SIZES, STREAMING, TRANSPOSING, streaming_store_call, transpose_call
 from hloc.targets.cpu.vector_loops.pixel_calls import FUNCTIONS as PIXELS
 from hloc.targets.cpu.vector_loops.pixel_calls import pixel_call
-from hloc.targets.cpu.vector_loops.streaming_store_calls import FUNCTION as STREAMING
-from hloc.targets.cpu.vector_loops.streaming_store_calls import streaming_store_call
-from hloc.targets.cpu.vector_loops.transpose_calls import FUNCTION as TRANSPOSING
-from hloc.targets.cpu.vector_loops.transpose_calls import SIZES, transpose_call
 from hloc.targets.printer import C, StatementPrinter
 
 HEADERS = {**dict.fromkeys(("widen_f16", "narrow_f32"), "half_rows.h"),
@@ -26,7 +23,7 @@ HEADERS = {**dict.fromkeys(("widen_f16", "narrow_f32"), "half_rows.h"),
 
 
 class RowPrinter(StatementPrinter):
-    """Prints C with such calls; far: arrays of streaming_store_calls.py."""
+    """Prints C with such calls; far: arrays of streaming_store_call."""
 
     def __init__(self, far: frozenset[str] = frozenset()) -> None:
         super().__init__(C)

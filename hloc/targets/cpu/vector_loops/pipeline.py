@@ -18,9 +18,9 @@ from hloc.kernels.schedule.row_nest import RowNest
 from hloc.kernels.verify import verify_kernel
 from hloc.machine import Machine
 from hloc.targets.cpu.vector_loops.bitcast_copies import bitcast_copies
-from hloc.targets.cpu.vector_loops.call_fission import call_fission
 from hloc.targets.cpu.vector_loops.function_calls import function_calls
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
+from hloc.targets.cpu.vector_loops.loop_versioning import loop_versioning
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
 from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
@@ -39,7 +39,7 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     narrow_extrema,
     nan_check_elimination,
     loop_schedules,
-    call_fission,
+    loop_versioning,
     function_calls,
     scalar_conversions,
 )
@@ -53,8 +53,8 @@ KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (ssa_conversion, row_schedules, "nests are straight-line code"),
     (row_schedules, narrow_extrema, "which loops are long is known once rows go together"),
     (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
-    (loop_schedules, call_fission, "vectors have functions that C compilers do not vectorize in loops"),
-    (call_fission, function_calls, "functions that are called are no longer found"),
+    (loop_schedules, loop_versioning, "vectors have functions that C compilers do not vectorize in loops"),
+    (loop_versioning, function_calls, "functions that are called are no longer found"),
     (nan_check_elimination, loop_schedules, "roundings without a check are found among scalars"),
     (loop_schedules, scalar_conversions, "tails of vectors are single numbers"),
 )

@@ -24,7 +24,7 @@ from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load,
 from hloc.kernels.vectors import is_vector
 from hloc.kernels.walks import with_values
 from hloc.targets.c_expressions import Call, ExpressionPrinter
-from hloc.targets.cpu.vector_loops.copies import place, pointer
+from hloc.targets.cpu.vector_loops.copy_calls import place, pointer
 
 FUNCTIONS = ("move_pixels", "join_pixels")
 REGISTER = 16                   # bytes

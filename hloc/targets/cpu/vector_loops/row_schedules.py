@@ -16,8 +16,8 @@ from hloc.kernels.schedule.row_choice import chosen_rows, scheduled_rows
 from hloc.kernels.schedule.row_nest import NOTHING, RowNest, row_nest_of
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter
+from hloc.targets.cpu.vector_loops.copy_calls import transpose_call
 from hloc.targets.cpu.vector_loops.loop_schedules import with_steps
-from hloc.targets.cpu.vector_loops.transpose_calls import transpose_call
 
 
 def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:

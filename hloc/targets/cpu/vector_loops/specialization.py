@@ -1,15 +1,11 @@
 """Specialization: VECTOR loops with conditions become loops without them, each for some iterations or for one case.
 
 In: a Kernel. Out: the kernel with such loops replaced. Conditions on the counter cut it (index set splitting), as for
-shifted, padded and concatenated arrays; so does a bound that data gives, as in arrays rolled by a variable:
+shifted, padded and concatenated arrays:
 
     for i < 128 (VECTOR):                         for i < 1 (VECTOR):      v = x[i + 127]; ...
       if (i < 1) v = x[i + 127]             ->    for i_1 < 127 (VECTOR):  v = x[i_1 + 1 - 1]; ...
       if (i >= 1) v = x[i - 1]; ...
-
-    for i < 100 (VECTOR):                         c = clamp(0, 100 - p, 100)
-      if (i + p < 100) v = x[i + p]         ->    for i < c (VECTOR):            v = x[i + p]; ...
-      if (i + p >= 100) v = x[i + p - 100]        for i_rest < 100 - c (VECTOR): i = c + i_rest; v = x[i + p - 100]; ...
 
 Conditions that are the same for all iterations are moved around the loop (unswitching), as for rows that are padded and
 concatenated:
@@ -26,15 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.affine import Along
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.walks import loads, parts, varying, walk, with_all_expressions, with_values, with_vector_loops
 from hloc.machine import Machine
 
-SHORTEST = 16               # minimum iterations of the longest part: shorter loops use masked lanes,
-SHORTEST_NARROW = 2         # which elements of less than 32 bits have only with AVX-512
 MOST_PARTS = 4
 FEWEST_CONDITIONS = 3       # that are the same for the whole loop: compilers handle fewer
 MOST_SPLITS = 15            # of one loop by them: 16 cases
@@ -55,8 +47,7 @@ def _specialized(loop: ir.For) -> tuple[ir.Stmt, ...]:
     inside = list(walk(loop.body))
     if not all(isinstance(s, (ir.Let, ir.Mutable, ir.Assign, ir.Store, ir.If)) for s in inside):
         return (loop,)
-    found = _sides(loop, inside) or _index_sets(loop, inside) or [loop]
-    return tuple(_by_cases(s) if isinstance(s, ir.For) else s for s in found)
+    return tuple(map(_by_cases, _index_sets(loop, inside) or [loop]))
 
 
 def _conditions(statements: Iterable[ir.Stmt]) -> list[ir.Expr]:
@@ -125,7 +116,7 @@ def _first_beyond(condition: ir.Expr, name: str) -> int | None:
 
 # -- conditions on the counter -----------------------------------------------------------------------------------------
 
-def _index_sets(loop: ir.For, inside: list[ir.Stmt]) -> list[ir.Stmt]:
+def _index_sets(loop: ir.For, inside: list[ir.Stmt]) -> list[ir.For]:
     """The loops between the iterations at which conditions change; none if there is no gain."""
     if not isinstance(loop.extent, int):
         return []
@@ -134,16 +125,9 @@ def _index_sets(loop: ir.For, inside: list[ir.Stmt]) -> list[ir.Stmt]:
     lengths = [b - a for a, b in zip(cuts, cuts[1:])]
     is_tiny = loop.extent <= MOST_PARTS                 # almost every condition is constant in each part
     most = MOST_PARTS * MOST_STATEMENTS if is_tiny else MOST_STATEMENTS
-    if not 1 < len(lengths) <= MOST_PARTS or not (is_tiny or max(lengths) >= _shortest(inside)) \
-            or len(lengths) * len(inside) > most:
+    if not 1 < len(lengths) <= MOST_PARTS or len(lengths) * len(inside) > most:
         return []
     return [_part(loop, first, n) for first, n in zip(cuts, lengths)]
-
-
-def _shortest(statements: list[ir.Stmt]) -> int:
-    """The minimum length of the longest part."""
-    stored = [ELEMENT_TYPES[s.value.type].bits for s in statements if isinstance(s, ir.Store)]
-    return SHORTEST_NARROW if stored and max(stored) < 32 else SHORTEST
 
 
 def _part(loop: ir.For, first: int, count: int) -> ir.For:
@@ -152,30 +136,6 @@ def _part(loop: ir.For, first: int, count: int) -> ir.For:
     moved = {ir.Var(loop.name, ir.INDEX): index_apply("add", ir.Var(counter, ir.INDEX), ir.Const(first, ir.INDEX))}
     body = _known(loop.body, _within(loop.name, first, count))
     return ir.For(counter, count, ir.VECTOR, with_all_expressions(body, lambda e: with_values(e, moved)))
-
-
-def _sides(loop: ir.For, inside: list[ir.Stmt]) -> list[ir.Stmt]:
-    """Two loops for one all of whose conditions compare with one boundary that data gives; none for others."""
-    asked = {(c.op, c.arguments) if isinstance(c, ir.Apply) else None for c in _conditions(loop.body)}
-    found = [one for one in asked if one is not None]
-    is_short = isinstance(loop.extent, int) and loop.extent < SHORTEST
-    if is_short or len(inside) > MOST_STATEMENTS // 2 or None in asked \
-            or sorted(op for op, _ in found) != ["compare_ge", "compare_lt"] or len({of for _, of in found}) != 1:
-        return []
-    place, bound = found[0][1]
-    along = Along(loop)
-    still = along.start(place)
-    if along.step(place) != 1 or isinstance(still, ir.Const) or not isinstance(bound, ir.Const):
-        return []
-    left, none = index_apply("subtract", bound, still), ir.Const(0, ir.INDEX)
-    most = ir.Const(loop.extent, ir.INDEX) if isinstance(loop.extent, int) else loop.extent
-    cut = ir.Let(f"{loop.name}_cut", ir.Apply("minimum", (ir.Apply("maximum", (left, none), ir.INDEX), most), ir.INDEX))
-    before, rest = ir.Var(cut.name, ir.INDEX), f"{loop.name}_rest"
-    here = ir.Let(loop.name, index_apply("add", before, ir.Var(rest, ir.INDEX)))
-    below = ir.Apply("compare_lt", (place, bound), "pred")
-    first, second = (_known(loop.body, _case(below, value)) for value in (True, False))
-    return [cut, ir.For(loop.name, before, ir.VECTOR, first),
-            ir.For(rest, index_apply("subtract", most, before), ir.VECTOR, (here, *second))]
 
 
 # -- conditions that are the same for all iterations -------------------------------------------------------------------

@@ -15,13 +15,13 @@ The arithmetic follows when the tile's buffer in shared memory is free.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.ir.narrowing import all_known
 from hloc.kernels.ir import INDEX, SUM, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
-from hloc.kernels.walks import expressions, parts, replaced, with_expressions
+from hloc.kernels.walks import expressions, needed, parts, replaced, with_expressions
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
 from hloc.targets.cuda.loops.printing import HALVES, rounds_to_half
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
@@ -238,7 +238,7 @@ def _print_make(printer: StatementPrinter, found: Computed, places: Mapping[Load
     def of_lane(expr: Expr) -> Expr:
         return replaced(exact(expr), values.get)
     value = of_lane(given.value)
-    printer.statements(_needed([with_expressions(s, of_lane) for s in given.statements], [value]), 3)
+    printer.statements(needed([with_expressions(s, of_lane) for s in given.statements], [value]), 3)
     printer.statements([Let("element", value.arguments[0] if half and isinstance(value, Apply) else value)], 3)
     for line in ("  made[lane] = element;" if half else "  made.at[lane] = element;", "}",
                  f"return hloc_rounded_all_{half}(made);" if half else "return made;"):
@@ -278,15 +278,4 @@ def _print_lane_loop(printer: StatementPrinter, found: Computed) -> None:
 
 def _print_lets(printer: StatementPrinter, found: Computed, loads: Iterable[Load], indent: int) -> None:
     """The Lets that the positions of these loads use."""
-    printer.statements(_needed(found.prologue.statements, [load.position for load in loads]), indent)
-
-
-def _needed(lets: Sequence[Let], roots: list[Expr]) -> list[Let]:
-    """The Lets that the roots depend on."""
-    names = {p.name for p in parts(roots) if isinstance(p, Var)}
-    kept = []
-    for let in reversed(lets):
-        if let.name in names:
-            kept.append(let)
-            names.update(p.name for p in parts([let.value]) if isinstance(p, Var))
-    return kept[::-1]
+    printer.statements(needed(found.prologue.statements, [load.position for load in loads]), indent)
