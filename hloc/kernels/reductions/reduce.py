@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from hloc.analysis.cost import CACHED_SPEEDUP
 from hloc.ir import ELEMENT_TYPES, Instruction
 from hloc.kernels import indexing, loops
 from hloc.kernels.builder import Builder
@@ -58,8 +59,8 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     seconds = seconds_on_one_core(sum(s.num_elements * ELEMENT_TYPES[s.element_type].bits // 8 for s in shapes),
                                   max(1.0, reduction.work) * math.prod(reduction.extents), machine)
     joined = 2 * nest.reduction.results * sum(ELEMENT_TYPES[t].bytes for _, _, t in reduction.accumulators)
-    nest.cuts = best_cuts(nest.reduced, nest.groups, seconds, seconds_on_one_core(joined, 0, machine), nest.steps,
-                          machine)
+    nest.cuts = best_cuts(nest.reduced, nest.groups, seconds,
+                          seconds_on_one_core(joined, 0, machine) / CACHED_SPEEDUP, nest.steps, machine)
     return _lowered(reduction, nest)
 
 
