@@ -18,9 +18,7 @@ import json
 import math
 import os
 import random
-import resource
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -79,10 +77,10 @@ def measure(m: Module, most: int) -> Iterator[dict]:
 def measured(row: dict) -> Measured:
     """The schedules of a measured module."""
     import hloc
-    from hloc.kernels.schedule.choice import scheduled
-    from hloc.kernels.schedule.cost import cost
-    from hloc.kernels.schedule.row_choice import row_cost, uses_of
+    from hloc.kernels.schedule.cost import cost, row_cost
+    from hloc.kernels.schedule.row_cost import uses_of
     from hloc.kernels.schedule.row_nest import RowNest
+    from hloc.kernels.schedule.rules import scheduled
     from hloc.kernels.schedule.steps import read_steps
     from hloc.targets import find
     from hloc.targets.cpu.program.sources import loop_names
@@ -95,7 +93,7 @@ def measured(row: dict) -> Measured:
         steps = read_steps(text)
         if isinstance(nest, RowNest):
             return partial(row_cost, uses_of(nest, steps, target.machine))
-        return partial(cost, scheduled(nest, steps, count()), local=nest.local)
+        return partial(cost, scheduled(nest, steps, count()))
     return Measured(row["name"], [(text, cost_of(text), us) for text, us in row["us"].items()])
 
 
@@ -120,57 +118,10 @@ def fit(rows: list[Measured], seconds: float) -> dict[str, float]:
     return best
 
 
-def compiled(folder: Path) -> tuple[list[tuple[float, ...]], list[float]]:
-    """Of each kernel of the modules in a folder what cost.Code counts, and the C compiler's milliseconds of CPU."""
-    import hloc
-    from hloc.kernels.ir import Kernel
-    from hloc.kernels.schedule.cost import code_of
-    from hloc.targets import find
-    from hloc.targets.c_function import CFunction
-    from hloc.targets.cpu.building import toolchain
-    from hloc.targets.cpu.program.sources import PROLOGUE, calls_of, print_kernels
-    from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
-    from hloc.targets.header_selection import with_needed_sections
-    from hloc.tools.kernel_passes import kernels_of
-    target = find("cpu")
-    chain, found = toolchain.find(target.machine), dict[str, tuple[tuple[float, ...], float]]()
-    with tempfile.TemporaryDirectory() as place:
-        source = Path(place) / "kernel.c"
-
-        def milliseconds(*functions: CFunction) -> float:
-            text = "\n".join([PROLOGUE, *(f.text for f in functions)])
-            source.write_text(with_needed_sections(text, calls_of(functions)), encoding="utf-8")
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            chain.compile_object(source, source.with_suffix(".o"), chain.kernel_flags())
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            return 1e3 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-        start = min(milliseconds() for _ in range(LEAST_RUNS))
-        for path in sorted(folder.rglob("*.hlo")):
-            for kernel in kernels_of(hloc.load(path), target):
-                if isinstance(kernel, Kernel):
-                    function, = print_kernels([kernel], target.machine)[1].values()
-                    body = run_kernel_passes(kernel, target.machine).body
-                    if (key := function.text.partition("{")[2]) not in found:
-                        found[key] = code_of(body), milliseconds(function) - start
-    return [code for code, _ in found.values()], [ms for _, ms in found.values()]
-
-
-def fit_compilation(folder: Path) -> dict[str, float]:
-    """The constants of compilation; what else a kernel takes is the same for all schedules."""
-    import numpy as np
-
-    from hloc.kernels.schedule.cost import Code
-    codes, ms = compiled(folder)
-    x, y = np.column_stack([np.ones(len(codes)), np.array(codes)]), np.maximum(ms, LEAST_MS)
-    (_, *found), *_ = np.linalg.lstsq(x / y[:, None], np.ones(len(y)), rcond=None)
-    print(f"{len(y)} kernels, {y.sum():.0f} ms", file=sys.stderr)
-    return {f"{COMPILE}{name}": float(f"{n:.2g}") for name, n in zip(Code._fields, found)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "fit", "compile"])
-    parser.add_argument("file", type=Path, help="of the times; the folder of modules")
+    parser.add_argument("what", choices=["measure", "fit"])
+    parser.add_argument("file", type=Path, help="of the times")
     parser.add_argument("word", nargs="?", default="", help="measure only modules whose family or name holds this")
     parser.add_argument("--schedules", type=int, default=12, help="of each module, at most (12)")
     parser.add_argument("--seconds", type=float, default=120, help="of the search (120)")
@@ -181,9 +132,6 @@ def main() -> None:
             for m in modules(options.word):
                 for row in measure(m, options.schedules):
                     print(json.dumps(row), file=file, flush=True)
-        return
-    if options.what == "compile":
-        print(json.dumps(fit_compilation(options.file), indent=1))
         return
     rows = [measured(json.loads(line)) for line in options.file.read_text(encoding="utf-8").splitlines()]
     print(json.dumps(fit(rows, options.seconds), indent=1))

@@ -34,8 +34,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.plan import Launch, Program, Ref, Value
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.steps import steps_text
+from hloc.kernels.schedule.steps import Refused, steps_text
 from hloc.kernels.walks import walk
 from hloc.targets.cuda import compiler
 from hloc.targets.cuda.costs.loop_choice import candidates, chosen_form, every

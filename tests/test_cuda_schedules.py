@@ -14,8 +14,7 @@ from test_cuda_kernels import DATA, SEPARATOR
 
 from hloc import api
 from hloc.kernels.ir import Kernel
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.steps import read_steps, steps_text
+from hloc.kernels.schedule.steps import Refused, read_steps, steps_text
 from hloc.machine import Machine
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.costs.loop_choice import candidates, chosen_form, every

@@ -40,7 +40,7 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.lower import lower
-from hloc.kernels.schedule.row_choice import chosen_rows
+from hloc.kernels.schedule.choice import candidates
 from hloc.kernels.verify import KernelError, verify_kernel
 from hloc.kernels.walks import expressions, parts, walk
 from hloc.targets.c_expressions import ExpressionPrinter, expression
@@ -49,9 +49,10 @@ from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.bitcast_copies import bitcast_copies
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
 from hloc.targets.cpu.vector_loops.copy_calls import far_arrays, transpose_call
+from hloc.targets.cpu.vector_loops.loop_schedules import nests
 from hloc.targets.cpu.vector_loops.loop_versioning import loop_versioning
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
-from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
+from hloc.targets.cpu.vector_loops.row_schedules import row_schedules, with_row_nests
 from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
 from hloc.targets.printer import CUDA, C, escaped, print_kernel
@@ -235,8 +236,8 @@ def test_softmax_of_three_classes_has_rows_in_lanes():
         ROOT r = f32[40,3] divide(e, ss) }
       ENTRY e { x = f32[40] parameter(0)  m = f32[3] parameter(1)
         ROOT r = f32[40,3] fusion(x, m), kind=kCustom, calls=f }"""
-    nest, = row_nests(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel)
-    assert "vectorize" in chosen_rows(nest, dataclasses.replace(MACHINE, vector_bytes=64)).text
+    nest, = nests(lower(parse_module(text).entry.root, MACHINE).calls[0].kernel, MACHINE, with_row_nests)
+    assert "vectorize" in candidates(nest, dataclasses.replace(MACHINE, vector_bytes=64))[0].text
 
 
 def test_what_is_written_out_has_names_for_its_steps():

@@ -11,15 +11,16 @@ from test_kernel_passes import BORDER, CPU, DATA, means_the_same
 
 from hloc.errors import Source, Span
 from hloc.kernels.ir import For, Kernel, Let, Local, Store
+from hloc.kernels.schedule.choice import candidates
 from hloc.kernels.schedule.file import Given
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.row_choice import row_candidates, scheduled_rows
 from hloc.kernels.schedule.row_nest import RowNest, row_nest_of
-from hloc.kernels.schedule.steps import read_steps
+from hloc.kernels.schedule.rules import scheduled
+from hloc.kernels.schedule.steps import Refused, read_steps
 from hloc.kernels.text import read_loops
 from hloc.kernels.verify import verify_kernel
 from hloc.kernels.walks import walk
-from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
+from hloc.targets.cpu.vector_loops.loop_schedules import nests
+from hloc.targets.cpu.vector_loops.row_schedules import row_schedules, with_row_nests
 
 FIXTURES = sorted((DATA / "row_schedules").glob("*.loop"))
 
@@ -29,9 +30,13 @@ def kernel_of(path: Path) -> Kernel:
     return kernel
 
 
+def row_nests(kernel: Kernel) -> list[RowNest]:
+    return nests(kernel, CPU, with_row_nests)
+
+
 def with_schedule(kernel: Kernel, nest: RowNest, steps: str) -> Kernel:
     """The kernel with this schedule of its one row nest."""
-    done = scheduled_rows(nest, read_steps(steps), count())
+    done = scheduled(nest, read_steps(steps), count())
 
     def changed(body: tuple) -> tuple:
         return tuple(n for s in body for n in (
@@ -43,7 +48,7 @@ def with_schedule(kernel: Kernel, nest: RowNest, steps: str) -> Kernel:
 def test_every_schedule_means_the_same(path):
     kernel = kernel_of(path)
     nest, = row_nests(kernel)
-    ranked = row_candidates(nest, CPU)
+    ranked = candidates(nest, CPU)
     assert ranked and [c.cycles for c in ranked] == sorted(c.cycles for c in ranked)
     lanes = "fission(i1) vectorize(i1)"
     for steps in {*(c.text for c in ranked), "scalar", "fission(i1)", lanes, lanes + "".join(f" stage({buffer})" for buffer in nest.strided)}:
@@ -72,15 +77,14 @@ def test_parts_leave_to_others_what_they_need():
     ("fission(i1) unroll(4)", "2 to 64 iterations are written out, where rows are lanes"),
     ("fission(i1) vectorize(i1) unroll(99)", "2 to 64 iterations"),
     ("fission(i1) vectorize(i1) stage(in9)", "in9 is not transposed"),
-    ("fission(i1) split(i2,4)", "no step split: there are fission, vectorize, unroll, stage, cache_read, fuse"),
-    ("cache_read(i1)", "tables are of one loop along rows that reduces nothing, without fission"),
+    ("fission(i1) split(i2,4)", "no step split: there are fission, vectorize, unroll, stage, fuse"),
     ("fuse(i1,i2)", "not the counters of nested loops that reduce nothing"),
     ("fission(i1,2)", "fission does not take these arguments"),
 ])
 def test_steps_that_do_not_apply(steps, message):
     nest, = row_nests(kernel_of(DATA / "row_schedules" / "softmax.loop"))
     with pytest.raises(Refused, match=message):
-        scheduled_rows(nest, read_steps(steps), count())
+        scheduled(nest, read_steps(steps), count())
 
 
 BODY = "var v = f32(0.0) vector j < 8 { v = v + x[8 * i + j] }"
@@ -114,10 +118,10 @@ def test_tables_have_a_largest_size():
           serial i < 16 {{ var v = f32(0.0) serial j < {columns} {{
             v = maximum(v, x[{columns} * i + j]) y[{columns} * i + j] = v }} }} }}"""))
         nest, = row_nests(kernel)
-        assert nest.fits("x") == fits == any("stage(x)" in c.text for c in row_candidates(nest, CPU))
+        assert nest.fits("x") == fits == any("stage(x)" in c.text for c in candidates(nest, CPU))
         if not fits:
             with pytest.raises(Refused, match="a table of x has more than 128 KiB"):
-                scheduled_rows(nest, read_steps("fission(i) vectorize(i) stage(x)"), count())
+                scheduled(nest, read_steps("fission(i) vectorize(i) stage(x)"), count())
 
 
 def test_positions_that_are_no_sums_are_named_in_every_part():
@@ -130,7 +134,7 @@ def test_positions_that_are_no_sums_are_named_in_every_part():
         z[i] = v + y[n]
       } }"""))
     nest, = row_nests(kernel)
-    for candidate in row_candidates(nest, CPU):
+    for candidate in candidates(nest, CPU):
         changed = with_schedule(kernel, nest, candidate.text)
         verify_kernel(changed)
         means_the_same(kernel, changed)
@@ -147,7 +151,7 @@ def test_elements_side_by_side_are_no_single_ones():
             vector j < {extent} {{ v = v + x[3 * i + j] }}
             z[i] = v
           }} }}"""))
-        return row_candidates(row_nests(kernel)[0], CPU)[0].text
+        return candidates(row_nests(kernel)[0], CPU)[0].text
     assert best(3) == "fission(i) vectorize(i) unroll(3)"
     assert best(2) != "fission(i) vectorize(i) unroll(2)"
 

@@ -12,7 +12,6 @@ from hloc.ir import Module
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.schedule.choice import Candidate, candidates
 from hloc.kernels.schedule.file import schedule_text
-from hloc.kernels.schedule.row_choice import row_candidates
 from hloc.kernels.schedule.row_nest import RowNest
 from hloc.machine import Machine
 from hloc.targets.target import Target
@@ -43,8 +42,7 @@ def schedules_of(module: Module, target: Target, options: Options | None = None)
     if target.name == "cuda":
         return _of_gpu(kernels, target.machine)
     from hloc.targets.cpu.program.sources import loop_names
-    return [LoopSchedules(name, nest.iterations, row_candidates(nest, target.machine), True)
-            if isinstance(nest, RowNest) else LoopSchedules(name, nest.axes[0].extent, candidates(nest, target.machine))
+    return [LoopSchedules(name, nest.iterations, candidates(nest, target.machine), isinstance(nest, RowNest))
             for name, nest in loop_names(kernels, target.machine).items()]
 
 

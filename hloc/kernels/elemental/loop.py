@@ -20,7 +20,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Cost
 from hloc.kernels.rules.elementwise import ELEMENTWISE_RULES
-from hloc.kernels.schedule.row_choice import MOST_AT_ONCE
+from hloc.kernels.schedule.rules import MOST_AT_ONCE
 from hloc.machine import Machine
 
 Emit = Callable[[Outline, tuple[Index, ...]], None]        # stores the elements at one point

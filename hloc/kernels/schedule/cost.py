@@ -4,16 +4,15 @@ In: the statements of one iteration of an outer loop, and constants of a CPU. Ou
 
 It is the most of three: the work of the busiest unit (loads, stores, arithmetic, shuffles, division), the operations
 that a CPU issues, and the longest chain of operations that wait for each other; of a chain only a part, if the CPU's
-window holds several iterations that do not wait for each other's stores. Loads and stores that cross cache lines count
-more, and so do loads that span what two stores to a local array left. Bytes from memory are the same for all schedules
-of a nest, and are not counted.
+window holds several iterations. Loads and stores that cross cache lines count more. Bytes from memory are the same for
+all schedules of a nest, and are not counted.
 
 Constants are in cpu_costs.json, fitted by benchmarks/fit_cpu_costs.py to measured kernels.
 """
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,6 @@ from hloc.kernels.affine import affine
 from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import MASKS, bits_of, bytes_of, element_of, is_vector
-from hloc.kernels.walks import expressions, loads, parts, walk
 from hloc.ops.table import SCALARS
 
 LINE, REGISTER = 64, 64         # bytes of a cache line, and of the widest register
@@ -32,7 +30,6 @@ _, _, VECTORS, SHUFFLES, DIVIDES = range(len(UNITS))
 EXTREMA = ("maximum", "minimum")
 FLOATS = ("f32", "f64")
 FREE = ("bitcast", "series")
-UNPRICED, DOUBLE = 150, 1000        # milliseconds of compilation that cost nothing, and more that count twice
 
 Constants = dict[str, float]
 
@@ -52,41 +49,15 @@ def constants(name: str) -> Constants:
     return {**rows["default"], **rows.get(name, {})}
 
 
-def cost(body: Iterable[Stmt], machine: Constants, local: Collection[str] = ()) -> float:
-    """Cycles of one iteration of a loop around these statements. local: arrays that were stored just before."""
-    body = tuple(body)
-    work = _Counter(machine, local).work(body)
-    stored = {s.buffer for s in body if isinstance(s, Store)}
-    waits = any(load.buffer in stored.intersection(local) for load in loads(body))      # for the iteration before
-    return max(busy(work, machine), work.path / (1 if waits else held(work, machine["window"])))
-
-
-class Code(NamedTuple):
-    """What is written out for statements, each loop once: instructions of long functions, other instructions, and
-    functions on vectors."""
-
-    heavy: float
-    light: float
-    functions: float
-
-
-def code_of(body: Iterable[Stmt]) -> Code:
-    """What a C compiler is given for statements."""
-    values = [e for s in walk(tuple(body)) for e in parts(expressions(s)) if isinstance(e, Apply) and e.type != INDEX]
-    heavy = [e for e in values if e.op in HEAVY]
-    return Code(sum(_instructions(e.op, e.type) for e in heavy), len(values) - len(heavy),
-                len({(e.op, e.type) for e in values if is_vector(e.type)}))
-
-
-def price(code: Code, machine: Constants) -> float:
-    """The factor by which predicted cycles of a schedule are multiplied, as its code takes long to compile: 1 up to
-    UNPRICED milliseconds, 2 at UNPRICED + DOUBLE."""
-    return 1 + max(0, sum(n * machine[f"compile_{name}"] for name, n in code._asdict().items()) - UNPRICED) / DOUBLE
+def cost(body: Iterable[Stmt], machine: Constants) -> float:
+    """Cycles of one iteration of a loop around these statements."""
+    work = work_of(body, machine)
+    return max(busy(work, machine), work.path / held(work, machine["window"]))
 
 
 def work_of(body: Iterable[Stmt], machine: Constants) -> Work:
     """The work of statements."""
-    return _Counter(machine, ()).work(tuple(body))
+    return _Counter(machine).work(tuple(body))
 
 
 def busy(work: Work, machine: Constants) -> float:
@@ -100,11 +71,16 @@ def held(work: Work, window: float) -> float:
     return max(1.0, window / max(1.0, work.operations))
 
 
+def row_cost(uses: Mapping[str, float], machine: Constants) -> float:
+    """The predicted cycles of what a row uses (row_cost.py), of UNITS and others."""
+    return sum(n * machine[f"row_{name}"] for name, n in uses.items())
+
+
 class _Counter:
     """depth: of each name, the cycles until its value is there."""
 
-    def __init__(self, machine: Constants, local: Collection[str]) -> None:
-        self.machine, self.local = machine, local
+    def __init__(self, machine: Constants) -> None:
+        self.machine = machine
         self.depth: dict[str, float] = {}
 
     def work(self, body: tuple[Stmt, ...]) -> Work:
@@ -130,7 +106,7 @@ class _Counter:
 
     def loop(self, s: For) -> Work:
         """All iterations of a loop, each of which waits for the accumulators of the one before."""
-        counter = _Counter(self.machine, self.local)
+        counter = _Counter(self.machine)
         one = counter.work(s.body)
         around = (self.machine["loop"], self.machine["exit"]) if s.trip_count > WRITTEN_OUT else (0.0, 0.0)
         one = one._replace(operations=one.operations + around[0])
@@ -166,8 +142,7 @@ class _Counter:
     def load(self, e: Load, units: list[float]) -> float:
         one = 1 if is_vector(e.type) else self.machine["scalar"]
         units[0] += one + self.machine["load_crossing"] * crossing(e.position, e.type)
-        stalls = e.buffer in self.local and is_vector(e.type) and _begins_inside(e)
-        return self.machine["load_latency"] + (self.machine["forward_stall"] if stalls else 0)
+        return self.machine["load_latency"]
 
     def apply(self, one: Operation, units: list[float]) -> float:
         """Count an operation on registers; its latency."""
@@ -246,12 +221,6 @@ def _instructions(op: str, type: str) -> float:
 
 def _bytes(type: str) -> int:
     return 8 if type == INDEX else bytes_of(type)
-
-
-def _begins_inside(e: Load) -> bool:
-    """Whether a vector does not begin at a multiple of its length."""
-    form, lanes = affine(e.position, {}), bytes_of(e.type) // (bits_of(element_of(e.type)) // 8)
-    return any(n % lanes for n in (form.constant, *form.terms.values()))
 
 
 def crossing(position: Expr, type: str) -> float:

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from hloc.errors import ParseError, Source, Span
 from hloc.kernels.schedule.choice import Candidate
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.steps import Step, read_steps, steps_text
+from hloc.kernels.schedule.steps import Refused, Step, read_steps, steps_text
 
 ROWS = "r"                      # before the numbers of loops over rows
 _LINE = re.compile(rf"(\w+)\.({ROWS}?)(\d{{1,6}})\s+(.*)")

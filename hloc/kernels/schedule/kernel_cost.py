@@ -2,7 +2,7 @@
 
     kernel_cycles(kernel, machine)       of one thread, with all that it reads in the cache
 
-Loops over rows and VECTOR loops count with the schedules that they will have (row_choice.py, choice.py), others with
+Loops over rows and VECTOR loops count with the schedules that they will have (choice.py), others with
 their iterations. Bytes from memory are the same for all forms of a kernel, and are not counted.
 """
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hloc.kernels.ir import PARALLEL, VECTOR, Expr, For, If, Kernel, Let, Local, Stmt, Tile, While
-from hloc.kernels.schedule.choice import TYPICAL, whole_vectors
+from hloc.kernels.schedule.choice import TYPICAL, candidates
 from hloc.kernels.schedule.cost import constants, cost
 from hloc.kernels.schedule.nest import Refused, most_iterations
-from hloc.kernels.schedule.row_choice import chosen_rows
+from hloc.kernels.schedule.row_cost import whole_vectors
 from hloc.kernels.schedule.row_nest import row_nest_of
 from hloc.machine import Machine
 
@@ -44,7 +44,7 @@ def _loop(loop: For, most: int, named: Mapping[str, Expr], machine: Machine) -> 
         return cost(whole_vectors(loop._replace(extent=most), machine), known)
     if loop.kind != PARALLEL:
         try:
-            return most * chosen_rows(row_nest_of(loop, most, around=named), machine).cycles
+            return most * candidates(row_nest_of(loop, most, around=named), machine)[0].cycles
         except Refused:
             pass
     return most * (_cycles(loop.body, named, machine) + known["loop"])

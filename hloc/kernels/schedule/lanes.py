@@ -18,7 +18,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
-from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.schedule.nest import Nest, term_of
 from hloc.kernels.vectors import MASKS, bits_of, compared, element_of, is_vector, vector
 from hloc.kernels.walks import with_parts
 
@@ -75,13 +75,13 @@ class _Lanes:
     def piece(self) -> Piece:
         taken: dict[str, Expr] = {}
         stores: list[Stmt] = []
-        for stage in self.nest.stages:
-            s = stage.statement
+        for s in self.nest.loop.body:
+            assert isinstance(s, (Let, Store, Assign))          # as nest_of has it
             if isinstance(s, Let) and s.value.type == INDEX:
                 self.known[s.name] = self.place(s.value)
                 continue
             self.stage = s.buffer if isinstance(s, Store) else s.name
-            value = self.value(stage.term)
+            value = self.value(term_of(s))
             if isinstance(s, Let):
                 self.known[s.name] = self.named(s.name, value)
             elif isinstance(s, Assign):

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Var
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Var
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.lanes import ACCUMULATOR, GROUP, PLACE, VALUE, Piece, in_all_lanes, part_name, piece
-from hloc.kernels.schedule.nest import UNROLL, Nest, Refused
-from hloc.kernels.schedule.steps import MASK, OVERLAP
+from hloc.kernels.schedule.nest import MASK, OVERLAP, Nest
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.vectors import bits_of, bytes_of, element_of, is_vector, lanes_of, vector
+from hloc.kernels.walks import operation
 
 LEAST_BYTES = 16                # of a register
 MOST_SINGLE = 8                 # iterations without lanes that are written one after the other
@@ -25,8 +26,10 @@ MOST_SINGLE = 8                 # iterations without lanes that are written one 
 
 def lower(nest: Nest, names: Iterator[int]) -> tuple[Stmt, ...]:
     """The statements of a nest. names: numbers for new names, unique in the kernel. Raises Refused."""
-    if not nest.splits:
+    if not nest.block:
         return (nest.loop._replace(kind=SERIAL),)
+    if not nest.has_lanes:
+        raise Refused("the inner axis of a split has lanes")
     return _Lowering(nest, names).statements()
 
 
@@ -38,22 +41,15 @@ def enough_bytes(types: Collection[str], lanes: int) -> bool:
 
 
 class _Lowering:
-    """lanes; copies: vectors of one iteration of the loop; is_factored: whether each has accumulators of its own.
+    """lanes; copies: vectors of one iteration of the loop, each of which has accumulators of its own.
 
     totals: of each accumulator, by the number of lanes, what its copies hold; None before anything was taken in.
     variables: those of them that change."""
 
     def __init__(self, nest: Nest, names: Iterator[int]) -> None:
         self.nest, self.names = nest, names
-        first, *more = nest.splits
-        if nest.axis(first.inner).kind != VECTOR or len(more) > 1 or any(
-                s.parent != first.outer or nest.axis(s.inner).kind != UNROLL for s in more):
-            raise Refused("a schedule has lanes along the inner axis of its first split, and may split the outer one "
-                          "once more, into iterations that are unrolled")
-        self.lanes, self.tail = first.n, first.tail
-        self.copies = more[0].n if more else 1
-        self.is_factored = bool(more) and more[0].inner in nest.accumulators
-        self.updates = {s.statement.name: s.combine for s in nest.stages if isinstance(s.statement, Assign)}
+        self.lanes, self.tail, self.copies = nest.block, nest.tail, nest.copies
+        self.updates = {s.name: operation(s.value).op for s in nest.loop.body if isinstance(s, Assign)}
         self.totals: dict[str, dict[int, list[Expr | None]]] = {name: {} for name in self.updates}
         self.variables: set[str] = set()
         self.out: list[Stmt] = []
@@ -70,10 +66,10 @@ class _Lowering:
             self.take(moved_back, self.lanes, 0, self.lanes - rest)
         groups = whole // self.copies
         if groups > 1:
-            self.loop(groups, self.copies, Const(0, INDEX))
+            self.loop(groups)
         done = groups * self.copies if groups > 1 else 0
         for n, made in enumerate(self.pieces(Const(n * self.lanes, INDEX) for n in range(done, whole))):
-            self.take(made, self.lanes, (done + n) % self.copies if self.is_factored else 0)
+            self.take(made, self.lanes, (done + n) % self.copies)
             self.out += made.stores
         if moved_back is not None:
             self.out += moved_back.stores
@@ -86,15 +82,10 @@ class _Lowering:
         return tuple(self.out)
 
     def of_unknown_extent(self, extent: Expr) -> None:
-        """Loops over whole groups, over the vectors after these, and over the one that is not filled, if any."""
-        if self.tail != MASK:
-            raise Refused(f"the number of iterations is not constant: no {self.tail}")
-        done: Expr = Const(0, INDEX)
-        for copies in dict.fromkeys((self.copies, 1)):
-            size = Const(self.lanes * copies, INDEX)
-            groups = index_apply("divide", index_apply("subtract", extent, done), size)
-            self.loop(groups, copies, done)
-            done = self.place(index_apply("add", done, index_apply("multiply", groups, size)))
+        """Loops over whole vectors, and over the one that is not filled, if any."""
+        groups = index_apply("divide", extent, Const(self.lanes, INDEX))
+        self.loop(groups)
+        done = self.place(index_apply("multiply", groups, Const(self.lanes, INDEX)))
         left, before = self.place(index_apply("subtract", extent, done)), self.out
         self.out = []
         self.masked(done, left)
@@ -164,19 +155,18 @@ class _Lowering:
         value = identity(self.updates[name], vector(element_of(type), 1))
         return Apply("splat", (value,), type) if is_vector(type) else value
 
-    def loop(self, groups: int | Expr, copies: int, first: Expr) -> None:
-        """The loop over groups of so many vectors, from an iteration on."""
+    def loop(self, groups: int | Expr) -> None:
+        """The loop over groups of vectors."""
         before, self.out = self.out, []
         counter, at = (part_name(self.nest.loop.name, kind, self.names) for kind in (GROUP, PLACE))
-        behind = index_apply("multiply", Var(counter, INDEX), Const(self.lanes * copies, INDEX))
-        start = Let(at, index_apply("add", first, behind))
+        start = Let(at, index_apply("multiply", Var(counter, INDEX), Const(self.lanes * self.copies, INDEX)))
         begin: list[Mutable] = []
         pieces = self.pieces(index_apply("add", Var(at, INDEX), Const(copy * self.lanes, INDEX))
-                             for copy in range(copies))
+                             for copy in range(self.copies))
         for copy, made in enumerate(pieces):
             for name, term in made.taken.items():
                 term = in_all_lanes(term, self.lanes)
-                own = self.variable(name, term.type, copy if self.is_factored else 0, begin)
+                own = self.variable(name, term.type, copy, begin)
                 self.out.append(Assign(own.name, Apply(self.updates[name], (own, term), term.type)))
             self.out += made.stores
         body, self.out = (start, *self.out), before

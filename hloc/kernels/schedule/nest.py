@@ -1,98 +1,68 @@
-"""Nest: what a loop computes, without how it runs: axes, and stages over them.
+"""Nest: what a loop computes, without how it runs, and the steps that say how.
 
 In: a VECTOR loop of the loop IR. Out: a Nest, or Refused with the reason why there is none.
 
-    vector i1 < 1000 {                axes    i1: 1000
-      let t0 = in0[i0 * 1000 + i1]    stages  value t0, reads in0[1000 i0 + i1]
-      t1 = t1 + t0 * t0                       combine t1 by add over i1
-    }
+    split(i1,16,overlap) vectorize(i1i,16) rfactor(i1o,4)
 
-Steps (steps.py) change the axes; lowering.py makes loops and vectors of them. The text of a nest is that of its loop.
+Steps of nests, each a function from a Nest to a Nest that raises Refused where it does not apply:
+
+    split(i,n,tail)    blocks of n iterations, numbered by io, and the iterations of a block, numbered by ii. tail: how
+                       iterations run that fill no block
+        overlap   the last whole one is moved back, and ignores what was combined before
+        peel      in parts of half the length, and so on; single ones at the end
+        mask      in lanes of a vector, which is read and written element by element
+    vectorize(ii,n)    the iterations of a block are the lanes of a vector, each with accumulators of its own
+    rfactor(io,n)      n blocks at once, with accumulators of their own, which are joined at the end
+
+lowering.py makes loops and vectors of them. A loop over rows, in which there are others, is a nest of rows.py.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Along
-from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Load, Stmt, Store, Var
+from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.monoids import MONOIDS, can_reassociate
-from hloc.kernels.operations import HEAVY
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.vectors import is_lane
 from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
 
-UNROLL = "unroll"               # the third kind of an axis, beside those of loops
-FLOATS = ("f32", "f64")
 DIVISIONS = ("divide", "remainder")
 WITHOUT_LANES = ("called_", "stochastic_convert")
-
-
-class Refused(Exception):
-    """A loop that is no nest, or a step that does not apply; the message says why."""
-
-
-class Axis(NamedTuple):
-    """extent: None if only the run knows it; kind: serial, vector (its iterations are lanes) or unroll."""
-
-    name: str
-    extent: int | None
-    kind: str = SERIAL
-
-
-class Split(NamedTuple):
-    """parent = outer * n + inner. tail: how iterations beyond the last n whole ones run: overlap, peel or mask."""
-
-    parent: str
-    outer: str
-    inner: str
-    n: int
-    tail: str
-
-
-class Stage(NamedTuple):
-    """One statement of the loop: a value with a name, a write to memory, or the combination of a term with an
-    accumulator."""
-
-    statement: Let | Store | Assign
-
-    @property
-    def combine(self) -> str:
-        """The operation of an accumulator; "" for other stages."""
-        return operation(self.statement.value).op if isinstance(self.statement, Assign) else ""
-
-    @property
-    def term(self) -> Expr:
-        """The value of one iteration: named, stored or combined."""
-        return term_taken_in(self.statement) if isinstance(self.statement, Assign) else self.statement.value
+TAILS = OVERLAP, PEEL, MASK = "overlap", "peel", "mask"
+MOST_AT_ONCE = 16               # blocks
 
 
 class Nest(NamedTuple):
     """loop: what is computed, as a scalar loop. singles: what of it has no lanes; reduces: whether it has accumulators;
-    types: the element types of all values but preds, whose lanes are as wide as what was compared; functions: the most
-    functions of floats of many instructions of which each takes the result of the one before. accumulators: reduced
-    axes each iteration of which has accumulators of its own; local: arrays that the kernel stored just before;
-    is_adjacent: whether neighbouring iterations read and write neighbouring elements, or the same ones; most:
-    iterations, where only the run knows how many, 0: unknown."""
+    types: the element types of all values but preds, whose lanes are as wide as what was compared; is_adjacent:
+    whether neighbouring iterations read and write neighbouring elements, or the same ones; most: iterations, where
+    only the run knows how many, 0: unknown.
+
+    Steps set the others. block: iterations, 0: without a split; copies: blocks at once."""
 
     loop: For
-    axes: tuple[Axis, ...]
-    stages: tuple[Stage, ...]
     singles: Singles
     reduces: bool
     types: frozenset[str]
-    functions: int
-    splits: tuple[Split, ...] = ()
-    accumulators: frozenset[str] = frozenset()
-    local: frozenset[str] = frozenset()
     is_adjacent: bool = True
     most: int = 0
+    block: int = 0
+    tail: str = ""
+    has_lanes: bool = False
+    copies: int = 1
 
-    def axis(self, name: str) -> Axis:
-        for axis in self.axes:
-            if axis.name == name:
-                return axis
-        raise Refused(f"no axis {name}: there are {', '.join(a.name for a in self.axes)}")
+    @property
+    def iterations(self) -> int | None:
+        """None if only the run knows them."""
+        return self.loop.extent if isinstance(self.loop.extent, int) else None
+
+    @property
+    def key(self) -> tuple:
+        """Equal for nests with the same schedules."""
+        return self.loop, self.most
 
     @property
     def lets(self) -> dict[str, Expr]:
@@ -100,27 +70,19 @@ class Nest(NamedTuple):
         return {s.name: s.value for s in self.loop.body if isinstance(s, Let)}
 
 
-def _types(stages: Iterable[Stage]) -> frozenset[str]:
-    found: set[str] = set()
-    for stage in stages:
-        stack: list[Expr] = [stage.term] if stage.term.type != INDEX else []
-        while stack:
-            e = stack.pop()
+def term_of(s: Let | Store | Assign) -> Expr:
+    """The value of one iteration: named, stored, or combined with an accumulator."""
+    return term_taken_in(s) if isinstance(s, Assign) else s.value
+
+
+def _types(loop: For) -> frozenset[str]:
+    found, stack = set[str](), [term_of(s) for s in loop.body if isinstance(s, (Let, Store, Assign))]
+    while stack:
+        e = stack.pop()
+        if e.type != INDEX:
             found.add(e.type)
-            if isinstance(e, Apply):
-                stack += [a for a in e.arguments if a.type != INDEX]
+            stack += e.arguments if isinstance(e, Apply) else ()
     return frozenset(found - {"pred"}) or frozenset(["u8"])
-
-
-def _functions(e: Expr, lets: Mapping[str, Expr], known: dict[str, int]) -> int:
-    """The most functions of floats of many instructions of which each takes the result of the one before."""
-    if isinstance(e, Var) and e.name in lets:
-        if e.name not in known:
-            known[e.name] = _functions(lets[e.name], lets, known)
-        return known[e.name]
-    if not isinstance(e, Apply):
-        return 0
-    return max((_functions(a, lets, known) for a in e.arguments), default=0) + (e.op in HEAVY and e.type in FLOATS)
 
 
 def most_iterations(extent: int | Expr, named: Mapping[str, Expr]) -> int:
@@ -133,9 +95,8 @@ def most_iterations(extent: int | Expr, named: Mapping[str, Expr]) -> int:
     return 0
 
 
-def nest_of(loop: For, local: frozenset[str] = frozenset(), most: int = 0) -> Nest:
-    """The nest of a VECTOR loop. local: the kernel's local arrays; most: iterations, if not a constant. Raises
-    Refused."""
+def nest_of(loop: For, most: int = 0) -> Nest:
+    """The nest of a VECTOR loop. most: iterations, if not a constant. Raises Refused."""
     if not all(isinstance(s, (Let, Store, Assign)) for s in loop.body):
         raise Refused("the body is not straight-line code")
     updates = [s for s in loop.body if isinstance(s, Assign)]
@@ -152,11 +113,7 @@ def nest_of(loop: For, local: frozenset[str] = frozenset(), most: int = 0) -> Ne
             is_adjacent = False
             if updates:
                 raise Refused(reason)
-    stages = tuple(Stage(s) for s in loop.body if isinstance(s, (Let, Store, Assign)))
-    axes = (Axis(loop.name, loop.extent if isinstance(loop.extent, int) else None),)
-    lets, known = {s.name: s.value for s in loop.body if isinstance(s, Let)}, dict[str, int]()
-    return Nest(loop, axes, stages, singles, bool(updates), _types(stages),
-                max(_functions(s.term, lets, known) for s in stages), local=local, is_adjacent=is_adjacent, most=most)
+    return Nest(loop, singles, bool(updates), _types(loop), is_adjacent, most)
 
 
 def _refuse_update(s: Assign, loop: For) -> None:
@@ -214,3 +171,39 @@ class Singles:
                 e.op != "convert" or ELEMENT_TYPES[e.type].kind == "pred" or self.along.step(e.arguments[0]) is None):
             return f"{e.op} of a position"
         return ""
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+def split(nest: Nest, axis: str, n: int, tail: str = PEEL) -> Nest:
+    """Blocks of n iterations, and the iterations of a block."""
+    if axis != nest.loop.name or nest.block:
+        raise Refused(f"no axis {axis} to split: there is {nest.loop.name}, once")
+    if n < 2 or nest.iterations is not None and n > nest.iterations and tail != MASK:
+        raise Refused(f"{axis} has {nest.iterations} iterations: no blocks of {n}")
+    if tail not in TAILS:
+        raise Refused(f"{tail} is no tail: {', '.join(TAILS)}")
+    if nest.iterations is None and tail != MASK:
+        raise Refused(f"the number of iterations of {axis} is not constant: no {tail}")
+    return nest._replace(block=n, tail=tail)
+
+
+def vectorize(nest: Nest, axis: str, lanes: int) -> Nest:
+    """The iterations of a block are lanes."""
+    if not nest.block or axis != nest.loop.name + "i":
+        raise Refused(f"{axis} is not the inner axis of a split: there are no lanes")
+    if lanes != nest.block or lanes & lanes - 1:
+        raise Refused(f"{axis} has {nest.block} iterations: lanes are a power of two, and as many")
+    return nest._replace(has_lanes=True)
+
+
+def rfactor(nest: Nest, axis: str, n: int) -> Nest:
+    """n blocks at once, with accumulators of their own."""
+    if not (nest.reduces and nest.has_lanes) or axis != nest.loop.name + "o":
+        raise Refused(f"{axis} is not the outer axis of a loop with lanes that combines")
+    if not 2 <= n <= min(MOST_AT_ONCE, (nest.iterations or 0) // nest.block):
+        raise Refused(f"2 to {MOST_AT_ONCE} blocks run at once, and no more than there are: not {n}")
+    return nest._replace(copies=n)
+
+
+NEST_STEPS: dict[str, Callable[..., Nest]] = {f.__name__: f for f in (split, vectorize, rfactor)}

@@ -29,10 +29,10 @@ from hloc.kernels.ir import (
     Var,
 )
 from hloc.kernels.schedule.lanes import ROW, part_name
-from hloc.kernels.schedule.nest import Refused
 from hloc.kernels.schedule.row_nest import Part, RowNest
-from hloc.kernels.schedule.row_tables import ColumnTables, RowTables, around, fused, size_of
-from hloc.kernels.walks import are_lets, assigned, defined, expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.schedule.row_tables import one_loop
+from hloc.kernels.schedule.steps import Refused
+from hloc.kernels.walks import assigned, defined, expressions, parts, walk, with_expressions, with_parts
 
 MOST_BYTES = 512 << 10          # of all arrays of a block
 Env = dict[str, Expr]
@@ -41,43 +41,12 @@ Body = Callable[[Env], list[Stmt]]
 
 def lower_rows(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
     """The statements of a row nest. names: numbers for new names, unique in the kernel. Raises Refused."""
-    if not (nest.is_cached or nest.fused or nest.is_apart):
+    if not (nest.fused or nest.is_apart):
         return (nest.loop,)
-    done = _Rows(nest, names).statements() if nest.is_apart else with_tables(nest, names)
+    done = _Rows(nest, names).statements() if nest.is_apart else one_loop(nest, names)
     if sum(s.size * ELEMENT_TYPES[s.type].bytes for s in done if isinstance(s, Local)) > MOST_BYTES:
         raise Refused("arrays of a block take too much of the stack, and of the caches")
     return done
-
-
-def with_tables(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
-    """Tables of what rows share, and the loops, which read them. Raises Refused."""
-    part, = nest.loops
-    outside = tuple(s for p in nest.parts if not p.chain for s in p.body)
-
-    def fresh(name: str) -> str:
-        return part_name(name, ROW, names)
-    if not nest.is_cached:
-        return one_loop(nest, outside, part, fresh)
-    tables = ColumnTables(part.body, part.chain, {nest.loop.name} | defined(outside), bool(nest.fused), fresh)
-    if not tables.values:
-        raise Refused("rows share nothing that takes a division or more")
-    chain, body = part.chain, tables.body
-    if nest.fused:
-        chain = (fresh(chain[-1][0]), size_of(chain)),
-        body = fused(body, part.chain, tables, chain[0][0])
-    return (*tables.filling(), nest.loop._replace(body=(*outside, *around(chain, body))))
-
-
-def one_loop(nest: RowNest, before: Sequence[Stmt], part: Part, fresh: Callable[[str], str]) -> tuple[Stmt, ...]:
-    """Rows and the loops along them as one."""
-    chain = ((nest.loop.name, nest.iterations), *part.chain)
-    if nest.fused != tuple(n for n, _ in chain) or not are_lets(before):
-        raise Refused("loops along rows are one after cache_read; rows with them, if they compute only names before")
-    tables = RowTables(before, part.body, chain, nest.loop.extent, fresh)
-    name, length = fresh(chain[-1][0]), Const(size_of(part.chain), INDEX)
-    extent = nest.loop.extent
-    count: int | Expr = size_of(chain) if isinstance(extent, int) else index_apply("multiply", extent, length)
-    return (*tables.filling(), For(name, count, VECTOR, fused(tables.body, chain, tables, name)))
 
 
 class _Rows:
@@ -208,23 +177,25 @@ class _Rows:
                 return found
             return inside
 
+        def group(first: Expr, count: int, env: Env) -> list[Stmt]:
+            """`count` iterations, from one on."""
+            inner = env | {name: first}
+            return self.guarded(part, inner, lambda: [
+                self.rows(part, self.fresh(self.row), VECTOR, several(first, count), inner)])
+
         def groups_of(begin: Expr, groups: int | Expr, count: int, env: Env) -> list[Stmt]:
             """Groups of `count` iterations, from one on."""
             if groups == 1:
-                return self.guarded(part, env | {name: begin}, lambda: [
-                    self.rows(part, self.fresh(self.row), VECTOR, several(begin, count), env)])
-            group = self.fresh(name)
-            first = index_apply("add", begin, index_apply("multiply", Var(group, INDEX), Const(count, INDEX)))
-            inner = env | {name: first}
-            body = self.guarded(part, inner, lambda: [
-                self.rows(part, self.fresh(self.row), VECTOR, several(first, count), inner)])
-            return [For(group, groups, SERIAL, tuple(body))]
+                return group(begin, count, env)
+            new = self.fresh(name)
+            first = index_apply("add", begin, index_apply("multiply", Var(new, INDEX), Const(count, INDEX)))
+            return [For(new, groups, SERIAL, tuple(group(first, count, env)))]
 
         def loops(env: Env) -> list[Stmt]:
             if limit is None:
-                found = groups_of(Const(0, INDEX), extent // count, count, env)
                 rest = extent % count
-                return found + (groups_of(Const(extent - rest, INDEX), 1, rest, env) if rest else [])
+                found = groups_of(Const(0, INDEX), extent // count, count, env)
+                return found + (group(Const(extent - rest, INDEX), rest, env) if rest else [])
             length = self.changed(limit, env)
             whole = index_apply("divide", length, Const(count, INDEX))
             found = groups_of(Const(0, INDEX), whole, count, env)

@@ -19,8 +19,8 @@ Steps of row nests:
     unroll(n)        after vectorize: n iterations of loops along rows at once; loops of no more are written out, and if
                      all are, there is one part
     stage(buffer)    after vectorize: rows of a buffer are transposed by way of a table, as they lie in memory
-
-Of rows that reduce nothing: cache_read(i), fuse(c,d), fuse(i,c), see row_tables.py.
+    fuse(c,d)        of rows that reduce nothing: the loops along them are one, or fuse(i,c,d): they and the rows; see
+                     row_tables.py
 """
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.schedule.nest import Refused, most_iterations
+from hloc.kernels.schedule.nest import most_iterations
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import assigned, defined, loads, names_in, parts, stores, varying, walk
 
 MOST_WRITTEN_OUT = 64           # copies of the body of a loop
-NOTHING: Mapping[str, Expr] = {}
 MOST_BYTES = 128 << 10          # of a table: it lies on the stack, and in the L2 cache
+NOTHING: Mapping[str, Expr] = {}
 
 
 class Part(NamedTuple):
@@ -78,8 +79,7 @@ class RowNest(NamedTuple):
     of the loop around; different: the names that have another value in each of them.
 
     Steps set the others: is_apart: after fission; has_lanes: rows are lanes; at_once: iterations along a row that are
-    written out; staged: buffers with tables; is_cached: what all rows share is in tables; fused: loops that
-    are one."""
+    written out; staged: buffers with tables; fused: loops that are one."""
 
     loop: For
     iterations: int
@@ -91,8 +91,12 @@ class RowNest(NamedTuple):
     has_lanes: bool = False
     at_once: int = 1
     staged: frozenset[str] = frozenset()
-    is_cached: bool = False
     fused: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple:
+        """Equal for nests with the same schedules."""
+        return self.loop, self.parts, self.iterations, self.times, self.different
 
     @property
     def loops(self) -> list[Part]:
@@ -187,7 +191,7 @@ def _found(position: Expr) -> Expr | None:
     return None if isinstance(position.arguments[0], (Var, Const)) else position.arguments[0]
 
 
-def _part(loop: For, rows: For, around: Mapping[str, Expr]) -> Part:
+def _part(loop: For, rows: For, named_before: Mapping[str, Expr]) -> Part:
     """The part of a perfect nest, whose conditions are the same for all rows; positions that are named between its
     loops are named in the innermost one."""
     chain: list[tuple[str, int]] = []
@@ -199,11 +203,10 @@ def _part(loop: For, rows: For, around: Mapping[str, Expr]) -> Part:
         if isinstance(inner, If):
             guards, body = [*guards, inner.condition], inner.then
         else:
-            most = most_iterations(inner.extent, around)
+            most = most_iterations(inner.extent, named_before)
             own = {rows.name, *defined(rows.body)}
-            is_own = any(isinstance(e, Var) and e.name in own for e in parts(
-                [] if isinstance(inner.extent, int) else [inner.extent]))
-            if not most or is_own:
+            if not most or not isinstance(inner.extent, int) and any(
+                    isinstance(e, Var) and e.name in own for e in parts([inner.extent])):
                 raise Refused("the extent of a loop along rows is no constant, and no length of a block")
             chain.append((inner.name, most))
             limits += [] if isinstance(inner.extent, int) else [(inner.name, inner.extent)]
@@ -303,18 +306,11 @@ def stage(nest: RowNest, buffer: str) -> RowNest:
     return nest._replace(staged=nest.staged | {buffer})
 
 
-def cache_read(nest: RowNest, rows: str) -> RowNest:
-    """What costs much and is the same for all rows is in tables."""
-    _check(nest, rows)
-    if nest.is_apart or len(nest.loops) != 1 or nest.reduces or not nest.loops[0].is_plain:
-        raise Refused("tables are of one loop along rows that reduces nothing, without fission")
-    return nest._replace(is_cached=True)
-
-
 def fuse(nest: RowNest, *counters: str) -> RowNest:
-    """Loops are one: all loops along rows, which is what cache_read makes possible, or these and the one over rows."""
-    along = tuple(n for n, _ in nest.loops[0].chain)
-    if nest.is_apart or len(nest.loops) != 1 or len(counters) < 2 or nest.reduces or not nest.loops[0].is_plain \
+    """The loops along rows are one, or these and the one over rows."""
+    first, *others = nest.loops
+    along = tuple(n for n, _ in first.chain)
+    if nest.is_apart or others or nest.reduces or not first.is_plain or len(counters) < 2 \
             or counters not in (along, (nest.loop.name, *along)):
         raise Refused("not the counters of nested loops that reduce nothing")
     return nest._replace(fused=counters)
@@ -326,4 +322,4 @@ def _check(nest: RowNest, rows: str) -> None:
 
 
 ROW_STEPS: dict[str, Callable[..., RowNest]] = {
-    f.__name__: f for f in (fission, vectorize, unroll, stage, cache_read, fuse)}
+    f.__name__: f for f in (fission, vectorize, unroll, stage, fuse)}

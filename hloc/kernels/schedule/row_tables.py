@@ -1,18 +1,7 @@
-"""Row nests without reductions: what rows or columns share is in tables, and loops become one.
+"""Loops along rows as one, fuse(g,c), or rows with them, fuse(i,c). What does not go on evenly, such as a bias, is in
+tables, and so is what takes a division or more and is the same for several elements.
 
-In: the body of a RowNest with one loop along rows. Out: the statements that fill tables, and the loops that read them.
-Steps of row nests:
-
-    cache_read(i)    values that depend on the column but not on the row i, and take a division or more, are in tables
-    fuse(c,d)        after it: loops along rows are one, where positions go on evenly from one to the other
-    fuse(i,c)        loop collapsing: rows and the loops along them are one; what does not go on evenly, such as a bias
-                     or a scale, is in tables
-
-    serial i < 32 {                                  fuse(g,c) cache_read(i)
-      serial g < 8 {                                 serial g: vector c: t[12 g + c] = rsqrt(v[g])
-        vector c < 12 {                              serial i: vector c < 96:
-          y[96 i + 12 g + c] =                         y[96 i + c] = x[96 i + c] * t[c]
-            x[96 i + 12 g + c] * rsqrt(v[g]) } } }
+In: the statements of a row and of its elements. Out: the loops that fill tables, and the one loop, which reads them.
 
     serial i < 64 {                                  fuse(i,c)
       let s = v[i]                                   serial i: let s = v[i]: vector k < 8: t[5 i + k] = s
@@ -29,9 +18,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hloc.kernels.affine import Affine, affine, forms, of_names
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
-from hloc.kernels.scalars import is_narrow
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.schedule.lanes import ROW, part_name
+from hloc.kernels.schedule.row_nest import RowNest
+from hloc.kernels.schedule.steps import Refused
+from hloc.kernels.walks import are_lets, defined, expressions, parts, walk, with_expressions, with_parts
 from hloc.ops.table import SCALARS
 
 COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS["divide"].cost)
@@ -41,15 +31,27 @@ Fresh = Callable[[str], str]
 
 
 class _Tables:
-    """Of loops (counter, extent) and the statements in them. values: what the tables hold, and their names; lets: names
-    of the statements that may stand for what tables hold."""
+    """Values that iterations share, or whose positions are elsewhere. chain: the loops (counter, extent) that become
+    one, of the first of which there are `count` iterations; before: statements of such an iteration; body: of an
+    element; then of one of the one loop; outer: names that differ in a loop around, before which tables are filled.
+    values: what the tables hold, and their names; lets: names that stand for expressions in them."""
 
-    def __init__(self, body: Sequence[Stmt], chain: Chain, fresh: Fresh) -> None:
-        self.chain, self.fresh = chain, fresh
-        self.known = forms(body)
+    def __init__(self, before: Sequence[Let], body: Sequence[Stmt], chain: Chain, count: int | Expr,
+                 fresh: Fresh, outer: Collection[str]) -> None:
+        self.chain, self.fresh, self.count, self.row, self.outer = chain, fresh, count, chain[0][0], outer
+        self.known = forms((*before, *body))
         self.written = {s.buffer for s in body if isinstance(s, Store)}
-        self.lets: dict[str, Expr] = {}
         self.values: dict[Expr, str] = {}
+        self.lets = {s.name: s.value for s in (*before, *body) if isinstance(s, Let)}
+        self.before = {s.name for s in before}
+        self.of_rows = self.before | {name for name, value in self.lets.items() if self.depends(value) <= {self.row}}
+        changed, used = list[Stmt](), set[str]()
+        for s in reversed(body):
+            if isinstance(s, Store) or isinstance(s, Let) and s.name in used:
+                changed.insert(0, with_expressions(s, self.read) if isinstance(s, Let)
+                               else s._replace(value=self.read(s.value)))
+                used |= {e.name for e in parts(expressions(changed[0])) if isinstance(e, Var)}
+        self.body = tuple(changed)
 
     @property
     def place(self) -> Expr:
@@ -88,65 +90,10 @@ class _Tables:
     def is_even(self, e: Expr) -> bool:
         return not isinstance(e, Load) or goes_on(affine(e.position, self.known), self.chain)
 
-
-class ColumnTables(_Tables):
-    """Values that are the same for all rows. rows: names that change from row to row; is_fused: whether the loops along
-    rows become one. body: of these loops, which read tables."""
-
-    def __init__(self, body: Sequence[Stmt], chain: Chain, rows: Iterable[str], is_fused: bool, fresh: Fresh) -> None:
-        super().__init__(body, chain, fresh)
-        self.varying, self.is_fused = {*rows}, is_fused
-        for s in body:
-            if isinstance(s, Let) and self.is_shared(s.value):
-                self.lets[s.name] = s.value
-            elif isinstance(s, Let):
-                self.varying.add(s.name)
-        changed = [with_expressions(s, self.read) for s in body if not (isinstance(s, Let) and s.name in self.lets)]
-        self.body = (*self.needed(changed), *changed)
-
-    def is_shared(self, e: Expr) -> bool:
-        return not any(isinstance(p, Var) and p.name in self.varying or isinstance(p, Load) and p.buffer in self.written
-                       for p in parts([e]))
-
-    def is_worth(self, e: Expr) -> bool:
-        """Whether this is costly, or does not go on evenly in loops that become one."""
-        return bool(self.depends(e)) and (self.is_costly(e) or self.is_fused and not all(
-            map(self.is_even, self.everything([e]))))
-
-    def read(self, e: Expr) -> Expr:
-        """An expression with loads from tables in the place of the largest ones that are worth one."""
-        if e.type != INDEX and not is_narrow(e.type) and self.is_shared(e) and self.is_worth(e):
-            return self.table(e)
-        return with_parts(e, self.read)
-
-    def filling(self) -> tuple[Stmt, ...]:
-        """The tables, and the loops that fill them."""
-        stores = [Store(name, self.place, e) for e, name in self.values.items()]
-        return (*(Local(name, e.type, size_of(self.chain)) for e, name in self.values.items()),
-                *around(self.chain, (*self.needed(stores), *stores)))
-
-
-class RowTables(_Tables):
-    """Values that rows or columns share, or whose positions are elsewhere. before: statements of a row; body: those of
-    an element; then those of the one loop. chain begins with the rows, of which there are `count`."""
-
-    def __init__(self, before: Sequence[Let], body: Sequence[Stmt], chain: Chain, count: int | Expr,
-                 fresh: Fresh) -> None:
-        super().__init__((*before, *body), chain, fresh)
-        self.count, self.row = count, chain[0][0]
-        self.lets = {s.name: s.value for s in (*before, *body) if isinstance(s, Let)}
-        self.before = {s.name for s in before}
-        changed, used = list[Stmt](), set[str]()
-        for s in reversed(body):
-            if isinstance(s, Store) or isinstance(s, Let) and s.name in used:
-                changed.insert(0, with_expressions(s, self.read) if isinstance(s, Let)
-                               else s._replace(value=self.read(s.value)))
-                used |= {e.name for e in parts(expressions(changed[0])) if isinstance(e, Var)}
-        self.body = tuple(changed)
-
     def read(self, e: Expr) -> Expr:
         """An expression in the one loop."""
-        if self.is_costly(e) and len(self.depends(e)) < len(self.chain):
+        is_less = len(self.depends(e)) < len(self.chain) or self.outer and not self.differs(e)
+        if is_less and self.is_costly(e):
             return self.shared(e)
         if isinstance(e, Var) and e.name in self.before or not self.is_even(e) or isinstance(e, Apply) and (
                 any(a.type == INDEX for a in e.arguments) or e.op == "select" and not all(
@@ -158,11 +105,16 @@ class RowTables(_Tables):
         """The value in a table; the expression itself if it is the same for all elements."""
         if not self.depends(e):
             return e
-        if e.type == INDEX or any(isinstance(p, Load) and p.buffer in self.written for p in self.everything([e])):
-            raise Refused("what differs between elements is a position, or is written")
+        if e.type == INDEX or self.differs(e) or any(
+                isinstance(p, Load) and p.buffer in self.written for p in self.everything([e])):
+            raise Refused("what differs between elements is a position, is written, or differs in the loop around")
         if e.type == "pred":
             return Apply("compare_ne", (self.shared(Apply("convert", (e,), "s32")), Const(0, "s32")), "pred")
         return self.table(e)
+
+    def differs(self, e: Expr) -> bool:
+        """Whether an expression has other values in the loop around."""
+        return any(_is_named(p, self.outer) for p in self.everything([e]))
 
     @property
     def width(self) -> int:
@@ -182,7 +134,7 @@ class RowTables(_Tables):
             inside.append(self.whole(name, e.type, pattern))
         for e, name in others.items():
             rows += self.of_row(e, name)
-        lets = [s for s in self.needed(walk(rows)) if s.name in self.before]
+        lets = [s for s in self.needed(walk(rows)) if s.name in self.of_rows]
         return (*self.arrays(of_columns), *patterns, *self.over_rows(self.chain[0][1], inside),
                 *self.arrays(others), *self.over_rows(self.count, [*lets, *rows] if rows else []))
 
@@ -198,7 +150,7 @@ class RowTables(_Tables):
             value = Let(self.fresh("value"), e)
             return [value, self.whole(name, e.type, value.name, is_array=False)]
         store = Store(name, self.place, e)
-        inner = [s for s in self.needed([store]) if s.name not in self.before]
+        inner = [s for s in self.needed([store]) if s.name not in self.of_rows]
         return [*around(self.chain[1:], (*inner, store))]
 
     def whole(self, name: str, type: str, source: str, is_array: bool = True) -> For:
@@ -207,6 +159,27 @@ class RowTables(_Tables):
         place = index_apply("add", flat(self.chain[:1], size_of(self.chain[1:])).expression(), lane)
         value = Load(source, lane, type) if is_array else Var(source, type)
         return For(lane.name, self.width, VECTOR, (Store(name, place, value),))
+
+
+def one_loop(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
+    """Loops along rows as one, or rows and these. Raises Refused."""
+    part, = nest.loops
+    before = [s for p in nest.parts if not p.chain for s in p.body]
+
+    def fresh(name: str) -> str:
+        return part_name(name, ROW, names)
+    if nest.fused[0] != nest.loop.name:
+        tables = _Tables((), part.body, part.chain, part.chain[0][1], fresh, {nest.loop.name} | defined(before))
+        one = fused(tables, size_of(part.chain))
+        return (*tables.filling(), nest.loop._replace(body=(*before, one)))
+    if not are_lets(before):
+        raise Refused("rows are one loop with those along them if they compute only names before")
+    chain, rows = ((nest.loop.name, nest.iterations), *part.chain), nest.loop.extent
+    tables = _Tables(before, part.body, chain, rows, fresh, ())
+    length = size_of(part.chain)
+    count = rows * length if isinstance(rows, int) else index_apply("multiply", rows, Const(length, INDEX))
+    one = fused(tables, count)
+    return (*tables.filling(), one)
 
 
 def size_of(chain: Chain) -> int:
@@ -237,9 +210,10 @@ def goes_on(form: Affine, chain: Chain) -> bool:
         _is_named(e, counters) for a in form.terms if not isinstance(a, Var) for e in parts([a]))
 
 
-def fused(body: Sequence[Stmt], chain: Chain, tables: _Tables, name: str) -> tuple[Stmt, ...]:
-    """A body with one counter in the place of those of a chain. Raises Refused where a position does not go on evenly,
-    or something else depends on the counters."""
+def fused(tables: _Tables, count: int | Expr) -> For:
+    """The one loop. Raises Refused where a position does not go on evenly, or something else depends on the counters.
+    """
+    chain, name = tables.chain, tables.fresh(tables.chain[-1][0])
     inner = {n for n, _ in chain}
     inner |= {n for n, value in tables.lets.items() if value.type == INDEX and tables.depends(value)}
 
@@ -254,9 +228,10 @@ def fused(body: Sequence[Stmt], chain: Chain, tables: _Tables, name: str) -> tup
         if _is_named(e, inner):
             raise Refused("counters are values")
         return e._replace(position=moved(e.position)) if isinstance(e, Load) else with_parts(e, change)
-    kept = [s for s in body if not (isinstance(s, Let) and s.name in inner)]
-    return tuple(s._replace(position=moved(s.position), value=change(s.value)) if isinstance(s, Store)
-                 else with_expressions(s, change) for s in kept)
+    kept = [s for s in tables.body if not (isinstance(s, Let) and s.name in inner)]
+    return For(name, count, VECTOR, tuple(
+        s._replace(position=moved(s.position), value=change(s.value)) if isinstance(s, Store)
+        else with_expressions(s, change) for s in kept))
 
 
 def _is_named(e: Expr, names: Collection[str]) -> bool:

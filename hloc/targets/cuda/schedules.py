@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from hloc.errors import ParseError, Source
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.schedule.file import read_schedules, refuse_unknown
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.steps import steps_text
+from hloc.kernels.schedule.steps import Refused, steps_text
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.loop_choice import chosen_form
 from hloc.targets.inlining import c_name

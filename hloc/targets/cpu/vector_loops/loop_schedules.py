@@ -14,88 +14,76 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from hloc.errors import ParseError
-from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Along
-from hloc.kernels.ir import INDEX, Apply, Expr, For, Kernel, Let, Load, Local, Stmt
-from hloc.kernels.schedule.choice import chosen, scheduled
+from hloc.kernels.ir import INDEX, Apply, For, Kernel, Let, Stmt
+from hloc.kernels.schedule.choice import chosen
 from hloc.kernels.schedule.file import Given
-from hloc.kernels.schedule.nest import Nest, Refused, most_iterations, nest_of
-from hloc.kernels.schedule.steps import Step
+from hloc.kernels.schedule.nest import Nest, most_iterations, nest_of
+from hloc.kernels.schedule.row_nest import RowNest
+from hloc.kernels.schedule.rules import scheduled
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.vectors import bits_of
-from hloc.kernels.walks import expressions, loads, parts, walk, with_vector_loops
+from hloc.kernels.walks import expressions, parts, walk, with_vector_loops
 from hloc.machine import Machine
 from hloc.targets.vectors import CONVERTED
 
 SHORTEST_REGISTER = 128         # bits
+Change = Callable[..., tuple[Stmt, ...]]         # of a nest
 
 
 def loop_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
     """The kernel whose nests are vectors, by the schedules of least predicted cost. given: schedules from a file, by
     the number of the nest in the kernel. Raises ParseError where one of them does not apply."""
+    return with_nests(kernel, machine, by_schedules(machine, given))
+
+
+def by_schedules(machine: Machine, given: Mapping[str, Given] | None, kind: str = "") -> Change:
+    """What replaces the nests of a kernel, in order: the statements of the chosen schedule, or of that in `given` by
+    the kind and the number of the nest, which may raise ParseError."""
     numbers, names = count(), count()
-    return _with_nests(kernel, machine, lambda nest: with_steps(
-        (given or {}).get(str(next(numbers))), lambda: chosen(nest, machine),
-        lambda steps: scheduled(nest, steps, names)))
+
+    def change(nest: Nest | RowNest) -> tuple[Stmt, ...]:
+        by_hand = (given or {}).get(f"{kind}{next(numbers)}")
+        if by_hand is None:
+            return scheduled(nest, chosen(nest, machine), names)
+        try:
+            return scheduled(nest, by_hand.steps, names)
+        except Refused as error:
+            raise ParseError(str(error), by_hand.span) from None
+    return change
 
 
-def with_steps(given: Given | None, chosen: Callable[[], tuple[Step, ...]],
-               scheduled: Callable[[tuple[Step, ...]], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
-    """The statements of a nest by a schedule from a file, or by the chosen one. Raises ParseError."""
-    if given is None:
-        return scheduled(chosen())
-    try:
-        return scheduled(given.steps)
-    except Refused as error:
-        raise ParseError(str(error), given.span) from None
+def with_nests(kernel: Kernel, machine: Machine, change: Change) -> Kernel:
+    """The kernel with other statements for loops that have schedules."""
+    named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
+
+    def one(loop: For) -> tuple[Stmt, ...]:
+        try:
+            nest = nest_of(loop, most_iterations(loop.extent, named))
+        except Refused:
+            return (loop,)
+        return change(nest) if has_schedule(nest, machine) else (loop,)
+    return kernel._replace(body=with_vector_loops(kernel.body, one))
 
 
-def nests(kernel: Kernel, machine: Machine) -> list[Nest]:
-    """The loops of a kernel that have schedules, in order."""
-    found: list[Nest] = []
+def nests(kernel: Kernel, machine: Machine, walk: Callable[..., Kernel] = with_nests) -> list:
+    """The nests of a kernel that `walk` finds, in order."""
+    found: list[Nest | RowNest] = []
 
-    def note(nest: Nest) -> tuple[Stmt, ...]:
+    def note(nest: Nest | RowNest) -> tuple[Stmt, ...]:
         found.append(nest)
         return (nest.loop,)
-    _with_nests(kernel, machine, note)
+    walk(kernel, machine, note)
     return found
 
 
 def has_schedule(nest: Nest, machine: Machine) -> bool:
     """Whether a nest is worth a schedule: it reduces, converts by instructions that C compilers do not select, or
-    computes adjacent elements from adjacent ones, or functions of some that compilers do not gather. They read others
-    well; loops that only move elements are copies, some of which are calls (call_printer.py); loops shorter than the
-    shortest register are unrolled, and make vectors along the loop around them."""
-    if nest.reduces or machine.arch == "x86_64" and converts(nest.loop):
+    computes adjacent elements from adjacent ones. They read others well; loops that only move elements are copies,
+    some of which are calls (call_printer.py); loops shorter than the shortest register are unrolled, and make vectors
+    along the loop around them."""
+    everything = [e for s in nest.loop.body for e in parts(expressions(s)) if isinstance(e, Apply)]
+    if nest.reduces or machine.arch == "x86_64" and any(
+            e.op == "convert" and (e.arguments[0].type, e.type) in CONVERTED for e in everything):
         return True
-    if isinstance(nest.loop.extent, int) and nest.loop.extent * max(map(bits_of, nest.types)) < SHORTEST_REGISTER:
-        return False
-    everything = [e for s in nest.loop.body for e in parts(expressions(s))]
-    return any(isinstance(e, Apply) and e.type != INDEX for e in everything) and (
-        nest.is_adjacent or nest.functions > 0 and is_fetched(nest.loop, everything))
-
-
-def is_fetched(loop: For, everything: list[Expr]) -> bool:
-    """Whether elements of other than 32 bits are loaded from positions in data, which stops the compiler's vectors."""
-    along = Along(loop)
-    return any(isinstance(e, Load) and ELEMENT_TYPES[e.type].bits != 32 and along.step(e.position) is None
-               for e in everything)
-
-
-def converts(loop: For) -> bool:
-    """Whether a loop converts by instructions that C compilers do not select."""
-    return any(isinstance(e, Apply) and e.op == "convert" and (e.arguments[0].type, e.type) in CONVERTED
-               for s in walk(loop.body) for e in parts(expressions(s)))
-
-
-def _with_nests(kernel: Kernel, machine: Machine, change: Callable[[Nest], tuple[Stmt, ...]]) -> Kernel:
-    local = frozenset(s.name for s in walk(kernel.body) if isinstance(s, Local))
-    named = {s.name: s.value for s in walk(kernel.body) if isinstance(s, Let)}
-
-    def one(loop: For) -> tuple[Stmt, ...]:
-        try:
-            nest = nest_of(loop, local & {load.buffer for load in loads(loop.body)},
-                           most_iterations(loop.extent, named))
-        except Refused:
-            return (loop,)
-        return change(nest) if has_schedule(nest, machine) else (loop,)
-    return kernel._replace(body=with_vector_loops(kernel.body, one))
+    is_short = nest.iterations is not None and nest.iterations * max(map(bits_of, nest.types)) < SHORTEST_REGISTER
+    return nest.is_adjacent and not is_short and any(e.type != INDEX for e in everything)

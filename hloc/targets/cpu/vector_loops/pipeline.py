@@ -23,7 +23,7 @@ from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
 from hloc.targets.cpu.vector_loops.loop_versioning import loop_versioning
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
 from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
-from hloc.targets.cpu.vector_loops.row_schedules import row_nests, row_schedules
+from hloc.targets.cpu.vector_loops.row_schedules import row_schedules, with_row_nests
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
@@ -84,5 +84,5 @@ def scheduled_nests(kernel: Kernel, machine: Machine,
     on the schedules of the rows."""
     before = KERNEL_PIPELINE[:KERNEL_PIPELINE.index(loop_schedules)]
     inner = nests(run_kernel_passes(kernel, machine, before, schedules=schedules), machine)
-    return {f"{ROWS}{n}": nest for n, nest in enumerate(row_nests(kernel))} | {
+    return {f"{ROWS}{n}": nest for n, nest in enumerate(nests(kernel, machine, with_row_nests))} | {
         str(n): nest for n, nest in enumerate(inner)}

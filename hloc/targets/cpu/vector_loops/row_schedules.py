@@ -5,42 +5,28 @@ whose VECTOR loops the passes behind this one see. Transposing copies stay: they
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import count
+from collections.abc import Mapping
 
 from hloc.kernels.ir import PARALLEL, SERIAL, Expr, For, Kernel, Let, Stmt
 from hloc.kernels.schedule.file import ROWS, Given
 from hloc.kernels.schedule.hoisting import different_names, hoisted
-from hloc.kernels.schedule.nest import Refused, most_iterations
-from hloc.kernels.schedule.row_choice import chosen_rows, scheduled_rows
-from hloc.kernels.schedule.row_nest import NOTHING, RowNest, row_nest_of
+from hloc.kernels.schedule.nest import most_iterations
+from hloc.kernels.schedule.row_nest import NOTHING, row_nest_of
+from hloc.kernels.schedule.steps import Refused
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter
 from hloc.targets.cpu.vector_loops.copy_calls import transpose_call
-from hloc.targets.cpu.vector_loops.loop_schedules import with_steps
+from hloc.targets.cpu.vector_loops.loop_schedules import Change, by_schedules
 
 
 def row_schedules(kernel: Kernel, machine: Machine, given: Mapping[str, Given] | None = None) -> Kernel:
     """The kernel whose rows go together, by the schedules of least predicted cost. given: schedules from a file, by
     ROWS and the number of the row nest in the kernel. Raises ParseError where one of them does not apply."""
-    numbers, names = count(), count()
-    return _with_row_nests(kernel, lambda nest: with_steps(
-        (given or {}).get(f"{ROWS}{next(numbers)}"), lambda: chosen_rows(nest, machine).steps,
-        lambda steps: scheduled_rows(nest, steps, names)))
+    return with_row_nests(kernel, machine, by_schedules(machine, given, ROWS))
 
 
-def row_nests(kernel: Kernel) -> list[RowNest]:
-    """The loops over rows that have schedules, in order."""
-    found: list[RowNest] = []
-
-    def note(nest: RowNest) -> tuple[Stmt, ...]:
-        found.append(nest)
-        return (nest.loop,)
-    _with_row_nests(kernel, note)
-    return found
-
-
-def _with_row_nests(kernel: Kernel, change: Callable[[RowNest], tuple[Stmt, ...]]) -> Kernel:
+def with_row_nests(kernel: Kernel, machine: Machine, change: Change) -> Kernel:
+    """The kernel with other statements for loops over rows that have schedules."""
     body: list[Stmt] = []
     for s in kernel.body:
         if not isinstance(s, For) or s.kind != PARALLEL:
@@ -53,8 +39,8 @@ def _with_row_nests(kernel: Kernel, change: Callable[[RowNest], tuple[Stmt, ...]
     return kernel._replace(body=tuple(body))
 
 
-def _changed(body: tuple[Stmt, ...], change: Callable[[RowNest], tuple[Stmt, ...]], outer: Mapping[str, Expr] = NOTHING,
-             times: int = 1, different: frozenset[str] = frozenset()) -> tuple[Stmt, ...]:
+def _changed(body: tuple[Stmt, ...], change: Change, outer: Mapping[str, Expr] = NOTHING, times: int = 1,
+             different: frozenset[str] = frozenset()) -> tuple[Stmt, ...]:
     """outer: names around these statements; times, different: of the SERIAL loop around, before which tables stand
     that are the same in its iterations."""
     found: list[Stmt] = []

@@ -18,8 +18,7 @@ from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.schedule.choice import Candidate
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.steps import Step, read_steps
+from hloc.kernels.schedule.steps import Refused, Step, read_steps
 from hloc.machine import Machine
 from hloc.targets.cuda.costs.loop_work import work_within
 from hloc.targets.cuda.costs.model import estimate

@@ -18,7 +18,7 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import affine, forms
 from hloc.kernels.indexing import sum_of
-from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import (
     assigned,
     defined,

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from hloc.kernels import ir
 from hloc.kernels.ir import SERIAL, VECTOR
-from hloc.kernels.schedule.nest import Refused
-from hloc.kernels.schedule.steps import Step, apply_steps
+from hloc.kernels.schedule.steps import Refused, Step, apply_steps
 from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry

@@ -23,13 +23,21 @@ from typing import NamedTuple
 
 from hloc.kernels import ir
 from hloc.kernels.ir import SERIAL, VECTOR
-from hloc.kernels.schedule.nest import Axis, Refused
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import walk
 from hloc.targets.cuda.loops.iteration_space import Space, elements_of, inner_vector, parallel_loop, space_of
 
 KINDS = BLOCK, WARP, LANE = "block", "warp", "lane"
 LANES, THREADS, LARGEST_BLOCK = 32, 256, 1024       # of a warp; of a block: usual, at most
 ROW = "row"
+
+
+class Axis(NamedTuple):
+    """extent: None if only the run knows it; kind: serial, vector (its iterations are one access), or one of KINDS."""
+
+    name: str
+    extent: int | None
+    kind: str = SERIAL
 
 
 class GridNest(NamedTuple):

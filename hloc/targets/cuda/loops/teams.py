@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from hloc.kernels import ir
 from hloc.kernels.monoids import identity
-from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import assigned, stores, walk, with_all_expressions, with_parts
 from hloc.machine import Machine
 from hloc.targets.cuda.loops.cache_read import REGISTERS, registers

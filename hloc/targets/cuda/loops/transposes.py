@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine
 from hloc.kernels.ir import INDEX, Kernel, Load, Var
-from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.steps import Refused
 from hloc.targets.c_expressions import c_type
 from hloc.targets.cuda.loops.iteration_space import Space, inside, vectors_along
 from hloc.targets.cuda.loops.printing import LoopPrinter, Packs, pack_type

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import Affine, affine, forms
 from hloc.kernels.ir import Buffer, Expr, For, If, Kernel, Load, Store, While
-from hloc.kernels.schedule.nest import Refused
+from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import defined, expressions, parts, walk, with_all_expressions
 from hloc.targets.cuda.loops.cache_read import unconditional
 from hloc.targets.cuda.loops.iteration_space import Space, inside, vectors_along
