@@ -35,19 +35,14 @@ class CholeskyConstants(NamedTuple):
     lower: bool
 
 
-class CholeskyPlan(NamedTuple):
-    constants: CholeskyConstants
-    scratch: Scratch
-
-
 class SystemConstants(NamedTuple):
     """hloc_system_plan: as a lower triangle from the left. reversed: it is an upper one, read from its end.
 
     a_row, a_column   strides of the matrix
     packed            elements of a packed matrix
-    grain             matrices, or strips of one, that a thread takes at once
-    first, own        bytes of scratch memory
-    way               0: sides one by one; 1: packed matrices; 2: strips of one packed matrix
+    grain             strips of right-hand sides that a thread takes at once
+    own               bytes of scratch memory
+    by_lines          sides one by one, the matrix as it lies
     """
 
     n: int
@@ -57,20 +52,19 @@ class SystemConstants(NamedTuple):
     a_column: int
     packed: int
     grain: int
-    first: int
     own: int
     from_left: bool
     reversed: bool
     unit: bool
-    way: int
+    by_lines: bool
 
 
-class SystemPlan(NamedTuple):
-    constants: SystemConstants
+class Plan(NamedTuple):
+    constants: CholeskyConstants | SystemConstants
     scratch: Scratch
 
 
-def plan_of_cholesky(tile: Tile, machine: Machine) -> CholeskyPlan:
+def plan_of_cholesky(tile: Tile, machine: Machine) -> Plan:
     """A matrix for each thread, with rows and columns padded."""
     given, size, rows, width = _sides(tile, machine)
     n, batch = given["size"], given["batch"]
@@ -79,31 +73,26 @@ def plan_of_cholesky(tile: Tile, machine: Machine) -> CholeskyPlan:
         stride += width                                      # rows in different sets of the cache
     grain = batch if batch < MANY and n > LARGE else 1 + PIECE // n ** 3
     own = _up(n, rows) * stride * size
-    return CholeskyPlan(CholeskyConstants(n, batch, stride, grain, PIECE // (PANEL * width), own, given["lower"]),
-                        Scratch.of(own=own, threads=busy_threads(batch, grain, machine)))
+    return Plan(CholeskyConstants(n, batch, stride, grain, PIECE // (PANEL * width), own, given["lower"]),
+                Scratch.of(own=own, threads=busy_threads(batch, grain, machine)))
 
 
-def plan_of_system(tile: Tile, machine: Machine) -> SystemPlan:
-    """The matrix in groups of rows, and a strip of right-hand sides for each thread."""
+def plan_of_system(tile: Tile, machine: Machine) -> Plan:
+    """The matrix in groups of rows, and a strip of right-hand sides, for each thread: its strips are neighbours, so
+    that it packs few matrices."""
     given, size, rows, width = _sides(tile, machine)
     n, m, batch = given["size"], given["sides"], given["batch"]
-    groups = -(-n // rows)
+    by_lines, groups = m <= FEW, -(-n // rows)
     packed = _up(rows * rows * groups * (groups + 1) // 2 + groups * rows, width)
-    strip, first = groups * rows * width, 0
-    if batch >= MANY or m <= width:
-        way, pieces, grain = int(m > FEW), batch, 1 + PIECE // (n * n * m)
-        own = n if m <= FEW else packed + strip
-    else:
-        way, pieces, grain = 2, -(-m // width), 1 + PIECE // (n * n * width)
-        first, own = packed * size, strip
+    own, strips = (n, batch) if by_lines else (packed + groups * rows * width, batch * -(-m // width))
+    grain = max(1 + PIECE // (n * n * min(m, width)), -(-strips // machine.cores))
     transposed = given["transpose"] == given["left_side"]
     reversed = given["lower"] == transposed
     sign = -1 if reversed else 1
     constants = SystemConstants(
-        n, m, batch, (1 if transposed else n) * sign, (n if transposed else 1) * sign, packed, grain, first, own * size,
-        given["left_side"], reversed, given["unit_diagonal"], way)
-    scratch = Scratch.of(first=first, own=own * size, threads=busy_threads(pieces, grain, machine))
-    return SystemPlan(constants, scratch)
+        n, m, batch, (1 if transposed else n) * sign, (n if transposed else 1) * sign, packed, grain, own * size,
+        given["left_side"], reversed, given["unit_diagonal"], by_lines)
+    return Plan(constants, Scratch.of(own=own * size, threads=busy_threads(strips, grain, machine)))
 
 
 def _sides(tile: Tile, machine: Machine) -> tuple[dict, int, int, int]:

@@ -51,53 +51,10 @@ static void S(step2)(const F(plan)* p, long length, long stride, const S(point)*
     }
   }
 }
-
-static void S(step3)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 3, turn = p->of->n / length;
-  const REAL cos1 = (REAL)-0.5, sin1 = (REAL)0.86602540378443864676; /* of a third of a turn */
-  for (long j = 0; j < m; j++) {
-    const POINT w1 = p->roots[j * turn], w2 = p->roots[2 * j * turn];
-    const S(point)* from = x + stride * j;
-    S(point)* to = y + stride * 3 * j;
-    for (long q = 0; q < stride; q++) {
-      S(point) a = from[q], b = from[q + stride * m], c = from[q + 2 * stride * m];
-      S(point) sum = S(plus)(b, c), even = S(plus)(a, S(scaled)(sum, cos1));
-      S(point) odd = S(times_minus_i)(S(scaled)(S(minus)(b, c), sin1));
-      to[q] = S(plus)(a, sum);
-      to[q + stride] = S(times)(S(plus)(even, odd), w1);
-      to[q + 2 * stride] = S(times)(S(minus)(even, odd), w2);
-    }
-  }
-}
-static void S(step5)(const F(plan)* p, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / 5, turn = p->of->n / length;
-  const REAL cos1 = (REAL)0.30901699437494742410, sin1 = (REAL)0.95105651629515357212; /* of a fifth of a turn, */
-  const REAL cos2 = (REAL)-0.80901699437494742410, sin2 = (REAL)0.58778525229247312917; /* of two */
-  for (long j = 0; j < m; j++) {
-    POINT w[5];
-    for (int k = 1; k < 5; k++) w[k] = p->roots[j * k * turn];
-    const S(point)* from = x + stride * j;
-    S(point)* to = y + stride * 5 * j;
-    for (long q = 0; q < stride; q++) {
-      S(point) a = from[q], b = from[q + stride * m], c = from[q + 2 * stride * m], d = from[q + 3 * stride * m];
-      S(point) e = from[q + 4 * stride * m];
-      S(point) be = S(plus)(b, e), cd = S(plus)(c, d);
-      S(point) b_e = S(times_minus_i)(S(minus)(b, e)), c_d = S(times_minus_i)(S(minus)(c, d));
-      S(point) even1 = S(plus)(S(plus)(a, S(scaled)(be, cos1)), S(scaled)(cd, cos2));
-      S(point) even2 = S(plus)(S(plus)(a, S(scaled)(be, cos2)), S(scaled)(cd, cos1));
-      S(point) odd1 = S(plus)(S(scaled)(b_e, sin1), S(scaled)(c_d, sin2));
-      S(point) odd2 = S(minus)(S(scaled)(b_e, sin2), S(scaled)(c_d, sin1));
-      to[q] = S(plus)(a, S(plus)(be, cd));
-      to[q + stride] = S(times)(S(plus)(even1, odd1), w[1]);
-      to[q + 2 * stride] = S(times)(S(plus)(even2, odd2), w[2]);
-      to[q + 3 * stride] = S(times)(S(minus)(even2, odd2), w[3]);
-      to[q + 4 * stride] = S(times)(S(minus)(even1, odd1), w[4]);
-    }
-  }
-}
-/* Any odd prime r: points k and r - k have the same cosine, and opposite sines. */
-static void S(step_odd)(const F(plan)* p, int r, long length, long stride, const S(point)* x, S(point)* y) {
-  const long m = length / r, half = r / 2, step = p->of->n / length;
+/* Any odd prime r: points k and r - k have the same cosine, and opposite sines. Inlined for the r that are known. */
+HLOC_INLINE void S(step_odd)(const F(plan)* p, const int r, long length, long stride, const S(point)* x, S(point)* y) {
+  const int half = r / 2;
+  const long m = length / r, step = p->of->n / length;
   /* exp(-2 pi i k / r); the twiddle factor of result k */
   POINT unit[HLOC_FFT_LARGEST_FACTOR], root[HLOC_FFT_LARGEST_FACTOR];
   S(point) sum[HLOC_FFT_LARGEST_FACTOR / 2], difference[HLOC_FFT_LARGEST_FACTOR / 2];
@@ -131,8 +88,8 @@ static S(point)* S(steps)(const F(plan)* p, int done, long length, long stride, 
     int r = p->of->factors[f];
     if (r == 4) S(step4)(p, length, stride, x, y);
     else if (r == 2) S(step2)(p, length, stride, x, y);
-    else if (r == 3) S(step3)(p, length, stride, x, y);
-    else if (r == 5) S(step5)(p, length, stride, x, y);
+    else if (r == 3) S(step_odd)(p, 3, length, stride, x, y);
+    else if (r == 5) S(step_odd)(p, 5, length, stride, x, y);
     else S(step_odd)(p, r, length, stride, x, y);
     length /= r, stride *= r;
     S(point)* t = x;

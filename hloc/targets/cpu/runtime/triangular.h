@@ -10,7 +10,7 @@
  *
  * Both process a few rows x[r..] at a time, which are in registers, a strip of columns wide: they subtract all rows
  * above, each times a factor, and then solve the small triangle on the diagonal. A Cholesky factor is its own x.
- * Matrices of a batch are distributed over threads, or the strips of one large matrix. One or two right-hand sides are
+ * Matrices, or the strips of right-hand sides, are distributed over threads. One or two right-hand sides are
  * solved one by one, by rows of the matrix in memory. hloc/targets/cpu/plans/triangular.py decides, and says what the
  * fields mean.
  */
@@ -28,11 +28,10 @@
 #define HLOC_TRIANGULAR_ROWS 4
 #endif
 typedef struct { long n, batch, stride, grain, panel_work; size_t own; int lower; } hloc_cholesky_plan;
-enum { HLOC_BY_LINES, HLOC_BY_SYSTEMS, HLOC_BY_STRIPS };
 typedef struct {
   long n, m, batch, a_row, a_column, packed, grain;
-  size_t first, own;
-  int from_left, reversed, unit, way;
+  size_t own;
+  int from_left, reversed, unit, by_lines;
 } hloc_system_plan;
 int hloc_cholesky_f32(const hloc_cholesky_plan* plan, const float* a, float* factor);
 int hloc_cholesky_f64(const hloc_cholesky_plan* plan, const double* a, double* factor);

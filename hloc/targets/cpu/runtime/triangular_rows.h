@@ -189,7 +189,7 @@ int F(cholesky)(const hloc_cholesky_plan* plan, const REAL* a, REAL* factor) {
 typedef struct {
   const hloc_system_plan* plan;
   const REAL *a, *b;
-  REAL *x, *packed;
+  REAL* x;
   int failed;
 } F(system);
 
@@ -266,9 +266,10 @@ static void F(solve_line)(const F(system)* s, const REAL* a, REAL* x) {
     for (; j < left + count; j++) x[j] -= row[j] * x[i];
   }
 }
-static void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* of matrix i, one after the other */
+/* The right-hand sides from <= c < to of matrix i, one after the other. */
+static void F(solve_lines)(const F(system)* s, long i, long from, long to, REAL* line) {
   const long n = s->plan->n, m = s->plan->m, step = s->plan->from_left ? m : 1, side = s->plan->from_left ? 1 : n;
-  for (long c = 0; c < m; c++) {
+  for (long c = from; c < to; c++) {
     const REAL* b = s->b + i * n * m + c * side;
     REAL* x = s->x + i * n * m + c * side;
     for (long r = 0; r < n; r++) line[r] = b[r * step];
@@ -276,46 +277,25 @@ static void F(solve_lines)(const F(system)* s, long i, REAL* line) { /* of matri
     for (long r = 0; r < n; r++) x[r * step] = line[r];
   }
 }
-static void F(some_lines)(void* const* args, long begin, long end) {
-  F(system)* s = (F(system)*)args;
-  REAL* line = hloc_own_scratch(s->plan->own, &s->failed);
-  if (!line) return;
-  for (long i = begin; i < end; i++) F(solve_lines)(s, i, line);
-}
-
-static void F(some_systems)(void* const* args, long begin, long end) {
-  F(system)* s = (F(system)*)args;
-  const long n = s->plan->n, m = s->plan->m;
-  REAL* packed = hloc_own_scratch(s->plan->own, &s->failed);
-  if (!packed) return;
-  for (long i = begin; i < end; i++) {
-    if (!F(pack)(s, s->a + i * n * n, packed)) F(solve_lines)(s, i, packed);
-    else for (long c = 0; c < m; c += F(WIDTH))
-      F(solve_strip)(s, packed, packed + s->plan->packed, s->b + i * n * m, s->x + i * n * m, c);
-  }
-}
-
-/* Strips of one system, with a packed matrix. */
+/* Strips of right-hand sides; a thread packs the matrix of those that it solves. */
 static void F(some_strips)(void* const* args, long begin, long end) {
   F(system)* s = (F(system)*)args;
-  REAL* strip = hloc_own_scratch(s->plan->own, &s->failed);
-  if (!strip) return;
-  for (long c = begin; c < end; c++) F(solve_strip)(s, s->packed, strip, s->b, s->x, c * F(WIDTH));
+  const hloc_system_plan* p = s->plan;
+  const long n = p->n, m = p->m, width = p->by_lines ? m : F(WIDTH), strips = (m + width - 1) / width;
+  REAL* packed = hloc_own_scratch(p->own, &s->failed);
+  if (!packed) return;
+  for (long t = begin, is_packed = 0; t < end; t++) {
+    const long i = t / strips, c = t % strips * width;
+    if (!p->by_lines && (t == begin || c == 0)) is_packed = F(pack)(s, s->a + i * n * n, packed);
+    if (is_packed) F(solve_strip)(s, packed, packed + p->packed, s->b + i * n * m, s->x + i * n * m, c);
+    else F(solve_lines)(s, i, c, c + width < m ? c + width : m, packed);
+  }
 }
 
 HLOC_COMPILED_FOR(F_KERNEL(trisolve), HLOC_VECTOR_BYTES, HLOC_TRIANGULAR_ROWS, HLOC_CHOLESKY_PANEL, 0)
 int F(trisolve)(const hloc_system_plan* p, const REAL* a, const REAL* b, REAL* x) {
-  const long n = p->n, m = p->m;
-  F(system) s = {p, a, b, x, NULL, 0};
-  if (p->way != HLOC_BY_STRIPS) {
-    hloc_parallel(p->way == HLOC_BY_LINES ? F(some_lines) : F(some_systems), (void* const*)&s, p->batch, p->grain);
-    return s.failed;
-  }
-  s.packed = hloc_scratch(HLOC_FIRST, p->first);
-  if (!s.packed) return 1;
-  for (long i = 0; i < p->batch; i++, s.a += n * n, s.b += n * m, s.x += n * m) {
-    if (!F(pack)(&s, s.a, s.packed)) F(solve_lines)(&s, 0, s.packed);
-    else hloc_parallel(F(some_strips), (void* const*)&s, (m + F(WIDTH) - 1) / F(WIDTH), p->grain);
-  }
+  const long strips = p->by_lines ? 1 : (p->m + F(WIDTH) - 1) / F(WIDTH);
+  F(system) s = {p, a, b, x, 0};
+  hloc_parallel(F(some_strips), (void* const*)&s, p->batch * strips, p->grain);
   return s.failed;
 }
