@@ -34,7 +34,7 @@ def transforms(tmp_path_factory):
         source, target = (real if kind == only else POINTS[real] for only in ("RFFT", "IRFFT"))
         tile = Tile("k", "fft", (Buffer("in0", source, count), Buffer("out0", target, count, "write")),
                     (("kind", kind), ("batch", batch), ("lengths", lengths)))
-        texts.append(fft(tile, name_of(kind, lengths, batch, real), machine).text)
+        texts += [made.text for made in fft(tile, name_of(kind, lengths, batch, real), machine)]
     library = build("\n".join([
         '#include "pool.c"', '#include "fft_f32.c"', '#include "fft_f64.c"', "_Thread_local int hloc_out_of_memory;",
         *texts]), tmp_path_factory.mktemp("transforms"))
