@@ -32,5 +32,7 @@ HLOC_INLINE long hloc_gemm_grain(const hloc_gemm_plan* p) { return hloc_pool_awa
 
 /* LANES elements of 16 bits, as lanes of 32. */
 typedef unsigned short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
-HLOC_INLINE hloc_vu32 hloc_widen_u16(const void* p) { return __builtin_convertvector(*(const hloc_halves*)p, hloc_vu32); }
+HLOC_INLINE hloc_vu32 hloc_widen_u16(const void* p) {
+  return __builtin_convertvector(*(const hloc_halves*)p, hloc_vu32);
+}
 #endif

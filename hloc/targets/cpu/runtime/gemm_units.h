@@ -1,10 +1,10 @@
 /* gemm_units.h: matmuls of one type: its units, of which gemm_tile.h makes everything else (template; gemm_<type>.c).
  *
- * In (macros): G(name), G_NAME, ELEMENT, LANES; VECTOR, of sums, and V(name), the function of vector.h for it. Where sums
- * have another type: SUM, G(widen)(p), LANES elements as a VECTOR, and G(widen_one)(x). Optional:
+ * In (macros): G(name), G_NAME, ELEMENT, LANES; VECTOR, of sums, and V(name), the function of vector.h for it. Where
+ * sums have another type: SUM, G(widen)(p), LANES elements as a VECTOR, and G(widen_one)(x). Optional:
  *   NARROW, TO_NARROW(x)     C may hold this type instead of sums; G_OWN_STORE: G(store) is defined
- *   GROUP 2 or 4             so many consecutive k are a unit of 32 bits; G(multiply_add)(sum, a, b) of such units. For 4
- *                            G(unit) and G(interleaved) are defined
+ *   GROUP 2 or 4             so many consecutive k are a unit of 32 bits; G(multiply_add)(sum, a, b) of such units. For
+ *                            4 G(unit) and G(interleaved) are defined
  *   those of gemm_tile.h
  * Without GROUP a unit is one element, which is converted to SUM while it is packed; integers wrap.
  */
