@@ -18,7 +18,7 @@ from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.elemental.loop import loop_kernel, lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Cost, Expr
+from hloc.kernels.ir import INDEX, SERIAL, Apply, Const, Cost, Expr
 from hloc.kernels.rules.indexing import indices_position, start_indices, window_dimensions
 from hloc.machine import Machine
 
@@ -107,9 +107,13 @@ def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction],
             index[d] = stack.enter_context(b.loop(shape[d], SERIAL))
         starts, conditions = _scatter_starts(outline, root, targets[0], indices, [index[d] for d in points])
         stack.enter_context(b.guard(conditions))
-        column = stack.enter_context(loops.block_loop(b, inner, block, opened[-1], SERIAL if shared else VECTOR))
-        for d, i in zip(window, indexing.delinearize(column, [shape[d] for d in window])):
-            index[d] = i
+        if shared:                              # positions stay affine: GPUs share such updates by ranges of elements
+            for d in window:
+                index[d] = stack.enter_context(b.loop(shape[d], SERIAL))
+        else:
+            column = stack.enter_context(loops.block_loop(b, inner, block, opened[-1]))
+            for d, i in zip(window, indexing.delinearize(column, [shape[d] for d in window])):
+                index[d] = i
         _update(outline, root, targets, updates, starts, index)
     elements = math.prod(shape)
     return outline.finish(cost=Cost(elements * 12, elements * 4))
