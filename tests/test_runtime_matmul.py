@@ -92,12 +92,14 @@ def test_epilogue(runtime, m, n, k):
     a, b, bias = whole_numbers(rng, (2, m, k), np.float32), whole_numbers(rng, (2, k, n), np.float32), np.arange(n)
     bias = bias.astype(np.float32)
     want = np.maximum(a @ b + bias, 0).swapaxes(1, 2)
-    y, g = np.full((2, n, m), np.nan, np.float32), gemm_args(a, b, None)
-    epilogue_args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, m, n)
-    g.epilogue = ctypes.cast(runtime.bias_relu, POINTER)
-    g.epilogue_args = ctypes.cast(epilogue_args, POINTER)
-    assert runtime.hloc_gemm_f32(ctypes.byref(g)) == 0
-    np.testing.assert_array_equal(y, want)
+    for arrays in (1, 6):
+        y = np.full((2, n, m), np.nan, np.float32)
+        g = gemm_args(a, b, None, epilogue_arrays=arrays)
+        epilogue_args = (POINTER * 4)(y.ctypes.data, bias.ctypes.data, m, n)
+        g.epilogue = ctypes.cast(runtime.bias_relu, POINTER)
+        g.epilogue_args = ctypes.cast(epilogue_args, POINTER)
+        assert runtime.hloc_gemm_f32(ctypes.byref(g)) == 0
+        np.testing.assert_array_equal(y, want)
 
 
 def test_two_level_batches(runtime):

@@ -16,8 +16,8 @@ from hloc.targets.cpu.building.library_kernels import SAME_PRODUCT
 from hloc.targets.cpu.plans.slots import Scratch
 
 ALIASED_ROWS, PAGE = 8, 4096
+SHARED = 10 << 20                    # bytes of B that may fit a shared cache
 AMX_ROWS = 16
-SHARED = 8 << 20                     # bytes of B that may fit a shared cache
 
 
 class Product(NamedTuple):
@@ -32,6 +32,7 @@ class Product(NamedTuple):
     b: tuple[int, int, int, int]
     c: tuple[int, int] = (0, 1)
     has_epilogue: bool = False
+    epilogue_arrays: int = 0         # arrays as large as c that the epilogue reads and writes
     is_narrow: bool = False          # c holds elements narrower than the sums
     is_packed: bool = False          # b is packed by an earlier step, or by this one (packing.py)
 
@@ -46,11 +47,12 @@ class Constants(NamedTuple):
     k_part                   of a sum, by one task; less than k: parts are added afterwards
     group                    panels of B that a task packs at once
     a_in_place, b_in_place   are not packed; a_across: nor is A, whose rows are interleaved
-    shares_b                 B is packed once for all tasks
+    shares_a, shares_b       are packed once for all tasks
     sums_in_c                whole tiles are summed in C itself
-    is_held                  thin: sums stay in registers
+    sweeps                   the epilogue runs after a block, along whole rows of it
+    is_held                  thin: sums stay in registers; fetches: B is prefetched
     grain, grain_asleep      tasks that a thread takes at once; the second while workers sleep
-    first, third, own        bytes of scratch memory
+    first, third, own        bytes of scratch memory; a_panel_units: of a shared panel of A
     at_b ...                 where these begin in `own`; thin: at_sums in `first`
     keeps_b ...              of complex numbers: as in RealProduct
     """
@@ -68,14 +70,18 @@ class Constants(NamedTuple):
     a_in_place: bool = False
     a_across: bool = False
     b_in_place: bool = False
+    shares_a: bool = False
     shares_b: bool = False
     sums_in_c: bool = False
+    sweeps: bool = False
     is_held: bool = False
+    fetches: bool = False
     grain: int = 1
     grain_asleep: int = 1
     first: int = 0
     third: int = 0
     own: int = 0
+    a_panel_units: int = 0
     at_b: int = 0
     at_sums: int = 0
     at_tile: int = 0
@@ -151,13 +157,19 @@ def product_of(tile: Tile) -> Product:
     """The Product of a Tile of the library kernel "gemm"; parameters as in hloc/kernels/products/dot.py."""
     given, has_epilogue = dict(tile.parameters), bool(tile.epilogue)
     (m, n, k), (outer, inner) = given["sizes"], given["batches"]
+    whole = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:]) if has_epilogue else 0
     type = SAME_PRODUCT.get(given["types"][0], given["types"][0])
     c = (0, 1) if has_epilogue else given["result"][2:]
     narrow = not has_epilogue and len(tile.buffers) > 2 and tile.buffers[2].type in ("bf16", "f16")
-    return Product(type, outer * inner, m, n, k, given["lhs"][1:], given["rhs"][1:], c, has_epilogue, narrow,
+    return Product(type, outer * inner, m, n, k, given["lhs"][1:], given["rhs"][1:], c, has_epilogue, whole, narrow,
                    "packing" in given)
 
 
 def aliases(g: Product, kind: Kind) -> bool:
     """Whether rows of B share few cache sets: prefetched lines of a tile of columns would be evicted before use."""
     return g.m > 1 and g.k > ALIASED_ROWS and g.b[2] * kind.element % PAGE == 0
+
+
+def is_shared(g: Product, kind: Kind) -> bool:
+    """Whether vectors are whole cache lines, and B may fit a shared cache."""
+    return kind.vector == 64 and g.n * g.k * kind.element <= SHARED

@@ -40,7 +40,7 @@ def _complex(g: Product, machine: Machine) -> MatmulPlan:
     real = real_product(g.m, g.n, g.k, g.a, g.b, g.batches,
                         stores_rows=not g.has_epilogue and (g.c[1] == 1 or g.n == 1))
     m, n, k = real.sizes
-    made = Product(PARTS[g.type], g.batches, m, n, k, real.a, real.b, (2 * g.c[0], 1), real.finishes)
+    made = Product(PARTS[g.type], g.batches, m, n, k, real.a, real.b, (2 * g.c[0], 1), real.finishes, g.epilogue_arrays)
     plan, third = plan_of(made, machine), real.room * (8 if g.type == "c64" else 16)
     plan = plan or MatmulPlan(made, Constants(g.batches, g.m), NOTHING)
     return plan._replace(scratch=plan.scratch.joined(Scratch.of(third=third)), constants=plan.constants._replace(

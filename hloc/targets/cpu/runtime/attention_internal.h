@@ -81,6 +81,17 @@ static inline void hloc_attention_store(const hloc_attention_array* x, long at, 
     for (long c = 0; c < columns; c++) ((float*)x->at)[at + c * step] = from[c];
 }
 
+/* Keys or values j0 <= j < j0 + n of a batch, as f32 rows: in place, or copied to `room`. */
+static inline const float* hloc_attention_block(const hloc_attention_array* x, int in_place, long base, long j0, long n,
+                                                long columns, float* room, long* stride) {
+  if (in_place) {
+    *stride = x->row;
+    return (const float*)x->at + base + j0 * x->row;
+  }
+  hloc_attention_load(x, base + j0 * x->row, n, columns, room, *stride);
+  return room;
+}
+
 #define HLOC_ATTENTION_LEAST (-87.0f) /* lower scores have weight 0 */
 /* e^x for x <= 0 and NaN, as hloc_exp_f32 computes it; subnormal results are 0. */
 HLOC_INLINE hloc_vf32 hloc_attention_exp(hloc_vf32 x) {

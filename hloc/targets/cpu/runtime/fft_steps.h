@@ -52,8 +52,7 @@ static void S(step2)(const F(plan)* p, long length, long stride, const S(point)*
   }
 }
 /* Any odd prime r: points k and r - k have the same cosine, and opposite sines. Inlined for the r that are known. */
-HLOC_INLINE void S(step_odd)(const F(plan)* p, const int r, long length, long stride, const S(point)* x,
-                             S(point)* y) {
+HLOC_INLINE void S(step_odd)(const F(plan)* p, const int r, long length, long stride, const S(point)* x, S(point)* y) {
   const int half = r / 2;
   const long m = length / r, step = p->of->n / length;
   /* exp(-2 pi i k / r); the twiddle factor of result k */

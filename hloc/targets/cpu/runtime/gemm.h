@@ -55,9 +55,9 @@ typedef struct {
   long batches, m;
   int is_thin, exchanged;
   long rows, m_block, n_block, k_block, k_part, group;
-  int a_in_place, a_across, b_in_place, shares_b, sums_in_c, is_held;
+  int a_in_place, a_across, b_in_place, shares_a, shares_b, sums_in_c, sweeps, is_held, fetches;
   long grain, grain_asleep;
-  long first, third, own, at_b, at_sums, at_tile, at_correction;
+  long first, third, own, a_panel_units, at_b, at_sums, at_tile, at_correction;
   int keeps_b, along, transposed, orders, copies, finishes;
 } hloc_gemm_plan;
 

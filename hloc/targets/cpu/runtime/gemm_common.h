@@ -30,9 +30,18 @@ typedef unsigned hloc_unit32 __attribute__((may_alias, aligned(1)));
 /* Tasks that a thread takes at once: all, or many, if workers sleep: waking them takes some 10 microseconds. */
 HLOC_INLINE long hloc_gemm_grain(const hloc_gemm_plan* p) { return hloc_pool_awake() ? p->grain : p->grain_asleep; }
 
-/* LANES elements of 16 bits, as lanes of 32. */
-typedef unsigned short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
-HLOC_INLINE hloc_vu32 hloc_widen_u16(const void* p) {
-  return __builtin_convertvector(*(const hloc_halves*)p, hloc_vu32);
-}
+/* Stores for tiles of float sums: plain, or rounded to the narrow type NARROW. */
+#define HLOC_DEFINE_STORE(NAME, SUM, NARROW, TO_NARROW)                                                               \
+  static void NAME(const hloc_gemm_args* g, long at, long rows, long columns, const SUM* tile, long stride) {         \
+    for (long i = 0; i < rows; i++) {                                                                                 \
+      const SUM* from = tile + i * stride;                                                                            \
+      NARROW* narrow = (NARROW*)g->c + at + i * g->c_row;                                                             \
+      SUM* wide = (SUM*)g->c + at + i * g->c_row;                                                                     \
+      if (g->c_is_narrow && g->c_column == 1) for (long j = 0; j < columns; j++) narrow[j] = TO_NARROW(from[j]);      \
+      else if (g->c_is_narrow) for (long j = 0; j < columns; j++) narrow[j * g->c_column] = TO_NARROW(from[j]);       \
+      else if (g->c_column == 1) for (long j = 0; j < columns; j++) wide[j] = from[j];                                \
+      else for (long j = 0; j < columns; j++) wide[j * g->c_column] = from[j];                                        \
+    }                                                                                                                 \
+  }
+#define HLOC_SAME(x) (x)
 #endif

@@ -18,7 +18,7 @@
 #define HLOC_READS_A 0
 #endif
 #define HLOC_READS_B (UNIT_IS_MEMORY && GROUP == 1)
-enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8 };
+enum { G(TILE_COLUMNS) = 2 * LANES, G(ROWS_AHEAD) = 8, G(LONG_REST) = 4 };
 
 #if !defined(G_AMX_MULTIPLY) /* gemm_amx.h has no tables */
 /* sums[i][j] (+)= sum over k of a[i][k] b[k][j]; `start` (or NULL) is a row added to every row of the tile. For every
@@ -210,6 +210,21 @@ static void G(pack_lines)(const ELEMENT* source, long line_stride, long k_stride
       for (long p = 0; p < SQUARE; p++)
         __builtin_memcpy(to + p * width, transposed + p * SQUARE, width0 * sizeof(UNIT));
     }
+#if HLOC_VECTOR_BYTES == 64
+    if (UNIT_IS_MEMORY && k_stride == 1 && k - whole * GROUP >= G(LONG_REST)) {
+      const unsigned long long present = (1ull << (k - whole * GROUP) * sizeof(ELEMENT)) - 1;
+      const ELEMENT* from = source + line0 * line_stride + whole * GROUP;
+      for (long i = 0; i < lines0; i++)
+        hloc_store_u32(block + i * SQUARE, hloc_some_bytes(from + i * line_stride, present));
+      G(transpose)(block, SQUARE, transposed, SQUARE);
+      for (long p = whole; p < units; p++) {
+        const UNIT* row = transposed + (p - whole) * SQUARE;
+        if (width0 == SQUARE || width < SQUARE) hloc_store_u32(target + p * width + line0, hloc_load_u32(row));
+        else __builtin_memcpy(target + p * width + line0, row, width0 * sizeof(UNIT));
+      }
+      continue;
+    }
+#endif
     for (long p = whole; p < units; p++)
       for (long i = 0; i < width0; i++) {
         long count = k - p * GROUP < GROUP ? k - p * GROUP : GROUP;

@@ -6,8 +6,9 @@
  *
  * B's columns contiguous along k: every column is a dot product, four at a time; the lanes of a vector's number of
  * them are reduced together. B's rows contiguous along n: rows are streamed four at a time into sums that stay in
- * cache; k is split over tasks with their own sums, which are added at the end. A B that fits a shared cache is read a
- * few vectors of columns at a time instead, aligned to cache lines; their sums stay in registers.
+ * cache; k is split over tasks with their own sums, which are added at the end. A small B, which fits the cache, or one
+ * of few rows, is read a few vectors of columns at a time instead, aligned to cache lines; their sums stay in
+ * registers.
  */
 #if defined(G_DOTS)
 #define DOT_FACTOR ELEMENT
@@ -131,7 +132,7 @@ HLOC_INLINE void G(thin_held)(const int rows, const int count, const G(thin_work
   for (long p = 0; p < g->k; p++) {
     HLOC_UNROLL for (int j = 0; j < count; j++) {
       VECTOR bj = G(widen)(b + p * g->b_row + at[j]);
-      __builtin_prefetch(b + (p + G(ROWS_AHEAD)) * g->b_row + at[j], 0, 2);
+      if (w->plan->p.fetches) __builtin_prefetch(b + (p + G(ROWS_AHEAD)) * g->b_row + at[j], 0, 2);
       if (rows > 1) HLOC_IN_REGISTER(bj);
       HLOC_UNROLL for (int i = 0; i < rows; i++) sum[i * count + j] += bj * a[i * g->k + p];
     }

@@ -7,9 +7,12 @@
  *
  * A task computes one block of C: for every block of k, A's panels are packed into the thread's scratch (or read in
  * place), then every panel of B is multiplied by every panel of A in a register tile. B's panels are packed once for
- * all tasks, or by the task itself, or read in place if that is cheaper: as the plan says. If B's rows are contiguous,
- * a group of neighbouring panels is packed at once, along these rows, for contiguous memory accesses; else the kernels
- * prefetch the next panel. If there are fewer blocks than threads, and sums are long, tasks compute parts of sums.
+ * all tasks, or by the task itself, or read in place if that is cheaper: as the plan says. In a flat product (few rows
+ * by a large B) A is packed once for all tasks, and each panel of B by the one task that uses it, just before. The same
+ * holds for a skinny one (fewer rows still), unless one register tile has all rows: that reads a B of many rows in
+ * place, row by row. If B's rows are contiguous, a group of neighbouring panels is packed at once, along these rows,
+ * for contiguous memory accesses; else the kernels prefetch the next panel. If there are fewer blocks than threads, and
+ * sums are long, tasks compute parts of sums.
  */
 #include "gemm_kernel.h"
 
@@ -21,6 +24,8 @@ typedef struct {
   const UNIT* shared_b;         /* packed panels, or NULL */
   long shared_batch;            /* panels per batch; 0: all batches share them */
   const SUM* corrections;       /* with shared_b: [panel][k block][tile column] */
+  UNIT* shared_a;               /* packed panels [k block][panel][a_panel_units], or NULL */
+  long a_panels;
   int has_amx;                  /* gemm_amx.h: the system allows it */
   int* failed;                  /* set by a task that found no memory */
 } G(plan);
@@ -88,6 +93,34 @@ static long G(rows_of)(const G(plan)* plan, long rest) {
   return G(smaller)(rest, plan->p.rows);
 }
 
+static long G(rows_at)(const G(plan)* plan, long row) {
+  return G(rows_of)(plan, G(smaller)(plan->g.m, (row / plan->p.m_block + 1) * plan->p.m_block) - row);
+}
+
+/* Panels are in the order of their tiles; only a block's last tile may begin between multiples of plan->p.rows. */
+static UNIT* G(shared_panel)(const G(plan)* plan, long row, long k0) {
+  long panel = (row + plan->p.rows - 1) / plan->p.rows;
+  return plan->shared_a + (k0 / plan->p.k_block * plan->a_panels + panel) * plan->p.a_panel_units;
+}
+static void G(pack_a_panels)(void* const* args, long begin, long end) {
+  const G(plan)* plan = (const G(plan)*)args;
+  for (long panel = begin; panel < end; panel++)
+    for (long k0 = 0; k0 < plan->g.k; k0 += plan->p.k_block) {
+      long row = panel * plan->p.rows, before = row - plan->p.rows;
+      if (panel && row % plan->p.m_block) row = before + G(rows_at)(plan, before);
+      long rows = G(rows_at)(plan, row), count = G(smaller)(plan->p.k_block, plan->g.k - k0);
+      G(pack_a_panel)(plan, 0, row, rows, k0, count, G(shared_panel)(plan, row, k0));
+    }
+}
+/* Packs all of A for all tasks; 0 if there is no memory. */
+static int G(share_a)(G(plan)* plan) {
+  plan->a_panels = (plan->g.m + plan->p.rows - 1) / plan->p.rows;
+  plan->shared_a = hloc_scratch(HLOC_FIRST, plan->p.first);
+  if (!plan->shared_a) return 0;
+  hloc_parallel(G(pack_a_panels), (void* const*)plan, plan->a_panels, 16384 / (plan->p.rows * plan->g.k) + 1);
+  return 1;
+}
+
 /* out[j * rows + i] = tile[i * stride + j]; up to one vector may be written beyond the end. */
 static void G(transpose_tile)(const SUM* tile, long stride, long rows, long columns, SUM* out) {
   const long whole = columns / LANES * LANES;
@@ -124,7 +157,7 @@ static void G(finish)(const G(plan)* plan, long batch, long row, long column, lo
   }
   if (stride == columns && g->c_column == 1 && g->c_row == columns) columns *= rows, rows = 1; /* contiguous */
   long at = G(batch_at)(g, batch, g->c_outer, g->c_inner);
-  if (columns < LANES && stride >= LANES && g->c_column == 1 && g->c_row == columns && !g->c_is_narrow) {
+  if (columns < LANES && stride >= LANES && g->c_column == 1 && g->c_row == columns && G_STORES_SUMS(g)) {
     SUM* to = (SUM*)g->c + at + row * columns + column; /* elements written beyond a row are overwritten later */
     for (; rows * columns >= LANES; rows--, row++, to += columns, tile += stride) G(store_sum)(to, G(load_sum)(tile));
   }
@@ -217,7 +250,7 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   if (half && !b.in_place) b.stride = G(TILE_COLUMNS);
   const int whole = G(is_whole)(rows), in_place = plan->p.a_in_place && whole;
   const long a_units = G(a_units)(at->count);
-  const UNIT* a = s->a + (row - at->m0) * a_units;
+  const UNIT* a = plan->shared_a ? G(shared_panel)(plan, row, k0) : s->a + (row - at->m0) * a_units;
   long a_step = in_place ? g->a_row / GROUP : G(ANY_ROWS) ? a_units : G(even)(rows);
   if (in_place) a = (const UNIT*)(const void*)(G(a_of)(g, at->batch) + row * g->a_row + k0);
   if (plan->p.a_across && whole)
@@ -227,7 +260,12 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   long stride = G(TILE_COLUMNS);
   if (direct) {
     sums = (SUM*)g->c + G(batch_at)(g, at->batch, g->c_outer, g->c_inner) + row * g->c_row + column, stride = g->c_row;
-  } else if (plan->k_blocks > 1) {
+    const int more = column + 2 * G(TILE_COLUMNS) <= g->n && g->m * g->n * (long)sizeof(SUM) >= 1 << 17;
+    for (long i = 0; more && i < rows; i++) { /* the address of the next panel's sums */
+      const char* later = (const char*)(sums + i * stride + G(TILE_COLUMNS));
+      __builtin_prefetch(later, 1), __builtin_prefetch(later + 64, 1);
+    }
+  } else if (plan->k_blocks > 1 || plan->p.sweeps) {
     stride = G(panels)(plan->p.n_block) * G(TILE_COLUMNS);
     sums = s->sums + (row - at->m0) * stride + (column - at->n0);
   }
@@ -239,7 +277,7 @@ static void G(run_tile)(const G(plan)* plan, const G(scratch)* s, const G(step)*
   G(kernel) kernel = G(kernel_for)(rows, in_place, b.in_place, half);
   kernel(depth, a, a_step, b.units, b.stride, b.correction, sums, stride, at->adds, ahead.from, ahead.step);
 #endif
-  if (last && !direct) G(finish)(plan, at->batch, row, column, rows, columns, sums, stride);
+  if (last && !direct && !plan->p.sweeps) G(finish)(plan, at->batch, row, column, rows, columns, sums, stride);
 }
 
 /* One panel of B by all panels of A in the block; `next` (or NULL) is the start of the next panel. */
@@ -287,6 +325,13 @@ static void G(run_group)(const G(plan)* plan, const G(scratch)* s, const G(step)
   }
 }
 
+/* The epilogue of a whole block, row by row: the other arrays that it reads and writes are as large as the sums, and
+ * memory is fastest for long contiguous runs. */
+static void G(sweep)(const G(plan)* plan, const SUM* sums, long batch, long m0, long m1, long n0, long n1) {
+  const long stride = G(panels)(plan->p.n_block) * G(TILE_COLUMNS);
+  G(finish)(plan, batch, m0, n0, m1 - m0, n1 - n0, sums, stride);
+}
+
 static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long split) {
   const hloc_gemm_args* g = &plan->g;
   long m1 = G(smaller)(g->m, m0 + plan->p.m_block), n1 = G(smaller)(g->n, n0 + plan->p.n_block);
@@ -300,7 +345,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
     long count = G(smaller)(plan->p.k_block, end - k0);
     for (long row = m0, rows; row < m1; row += rows) {
       rows = G(rows_of)(plan, m1 - row);
-      if ((plan->p.a_in_place || plan->p.a_across) && G(is_whole)(rows)) continue;
+      if (plan->shared_a || ((plan->p.a_in_place || plan->p.a_across) && G(is_whole)(rows))) continue;
       G(pack_a_panel)(plan, batch, row, rows, k0, count, s.a + (row - m0) * G(a_units)(count));
     }
     const G(step) at = {batch, m0, m1, n0, k0, count, k0 > first};
@@ -317,6 +362,7 @@ static void G(run_block)(const G(plan)* plan, long batch, long m0, long n0, long
 #if defined(G_AMX_MULTIPLY)
   if (shaped) hloc_release_amx(); /* other code of this thread may use other shapes */
 #endif
+  if (plan->p.sweeps) G(sweep)(plan, s.sums, batch, m0, m1, n0, n1);
 }
 static void G(run_blocks)(void* const* args, long begin, long end) {
   const G(plan)* plan = (const G(plan)*)args;
@@ -401,6 +447,7 @@ static void G(store_zeros)(G(plan)* plan) { /* k == 0 */
 static int G(share)(G(plan)* plan) {
   if (plan->g.b_packed) G(find_shared)(plan, plan->g.b_packed);
   if (plan->k_splits > 1) return (plan->partial = hloc_scratch(HLOC_FIRST, plan->p.first)) != NULL;
+  if (plan->p.shares_a) return G(share_a)(plan);
   if (plan->p.shares_b) {
     void* memory = hloc_scratch(HLOC_FIRST, plan->p.first);
     if (!memory) return 0;
@@ -448,6 +495,7 @@ int HLOC_JOIN(hloc_gemm_, G_NAME, )(const hloc_gemm_args* args) {
 #undef G_OFFSETS_A
 #undef G_AMX_MULTIPLY
 #undef G_DOTS
+#undef G_STORES_SUMS
 #undef ELEMENT
 #undef UNIT
 #undef GROUP
