@@ -1,5 +1,5 @@
 # make run    install into .venv and classify handwritten digits with a shipped model
-# make test   install what the tests need (jax, matplotlib, MPI, weights of a model) and run them: 16 minutes on two cores
+# make test   install what the tests need (jax, matplotlib, MPI, weights of a model) and run them: 20 minutes on two cores
 # make lint   the linters and mypy;  make golden   rewrite expected outputs, then review the diff
 # make docs   the documentation as a site: site/index.html
 # make conformance   hloc against XLA on folders of modules
