@@ -24,7 +24,7 @@ from functools import cache as once
 from pathlib import Path
 from typing import BinaryIO
 
-from hloc import files
+from hloc import files, settings
 from hloc.errors import RunError
 
 DEFAULT_BYTES = 2 << 30
@@ -262,8 +262,8 @@ def prune(added: int = 0, made: Path | None = None) -> None:
     COUNT_SECONDS old, because listing ten thousand takes 0.1 s. Two processes that add at the same time may count one
     entry less.
     """
-    asked = os.environ.get("HLOC_CACHE_BYTES", "")
-    limit = int(asked) if asked.isdecimal() and len(asked) < 20 else DEFAULT_BYTES
+    asked = settings.whole_number("HLOC_CACHE_BYTES", least=0)
+    limit = DEFAULT_BYTES if asked is None else asked
     total, counted = _count()
     if total + added <= limit and 0 <= time.time() - counted < COUNT_SECONDS:
         _write_count(total + added, counted)

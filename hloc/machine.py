@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 
+from hloc import settings
 from hloc.limits import quota_cores
 
 MOST_THREADS = 256                   # MAX_THREADS in runtime/pool.c
@@ -58,7 +59,7 @@ class Machine:
         """The CPU of a C compiler's -march; macros: those that the compiler defines for it (toolchain.py). The number
         of cores is this computer's, because the other's is unknown."""
         flags = frozenset(flag for macro, flag in FLAG_OF_MACRO.items() if macro in macros)
-        amx = os.environ.get("HLOC_AMX") != "0" and flags >= AMX_FLAGS
+        amx = settings.choice("HLOC_AMX", "1", "0") == "1" and flags >= AMX_FLAGS
         return _cpu(march, flags, amx, "avx512_bf16" in flags and not amx and not macros & QUICK_PAIRS)
 
 
@@ -73,10 +74,10 @@ def _cpu(march: str, flags: frozenset[str], may_use_amx: bool, slow_pairs: bool)
 
 
 def available_cores() -> int:
-    """Cores that this process and its container may use, at most MOST_THREADS; HLOC_THREADS overrides."""
-    asked = os.environ.get("HLOC_THREADS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return min(int(asked), MOST_THREADS)
+    """Cores that this process and its container may use, at most MOST_THREADS; HLOC_THREADS overrides. Raises
+    UsageError where that is no number."""
+    if asked := settings.whole_number("HLOC_THREADS", least=1):
+        return min(asked, MOST_THREADS)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, quota_cores() or count, MOST_THREADS)
 
@@ -84,7 +85,7 @@ def available_cores() -> int:
 @lru_cache(maxsize=1)
 def has_amx() -> bool:
     """Whether this CPU has AMX for bf16 and s8, and Linux permits it (5.16 and later); HLOC_AMX=0 disables it."""
-    if os.environ.get("HLOC_AMX") == "0" or not cpu_flags() >= AMX_FLAGS:
+    if settings.choice("HLOC_AMX", "1", "0") == "0" or not cpu_flags() >= AMX_FLAGS:
         return False
     import ctypes
     supported = ctypes.c_uint64()

@@ -136,7 +136,7 @@ def _content(data: bytes, name: str) -> bytes | str:
         if kind_of(data):
             return data
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise HlocError(f"{name} is not HLO text: byte {error.start} is not UTF-8", hint=FORMS) from None
     if "\0" in text:

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from hloc import machine
 from hloc.cli.main import COMMANDS, cli, main
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import GENERIC, TOPK
@@ -464,3 +465,39 @@ def test_help_has_examples_and_docs_name_every_option(name):
     page = folder / (f"{name}.md" if (folder / f"{name}.md").exists() else "setup.md")
     text = page.read_text(encoding="utf-8") + (folder / "options.md").read_text(encoding="utf-8")
     assert [o for p in command.params for o in p.opts if o.startswith("--") and o not in text] == []
+
+
+@pytest.mark.parametrize("name, value, takes", [
+    ("HLOC_THREADS", "all", "a whole number from 1 on"), ("HLOC_THREADS", "0", "a whole number from 1 on"),
+    ("HLOC_THREADS", "²", "a whole number from 1 on"), ("HLOC_CACHE_BYTES", "2GiB", "a whole number from 0 on"),
+    ("HLOC_AMX", "no", "'1' or '0'"),
+])
+def test_wrong_variables_of_the_environment_are_errors(here, capsys, monkeypatch, name, value, takes):
+    """What HLOC_CACHE_BYTES says is read when something is put into the cache."""
+    machine.has_amx.cache_clear()
+    monkeypatch.setenv("HLOC_CACHE_DIR", str(here / "cache"))
+    monkeypatch.setenv(name, value)
+    code, _, err = run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu")
+    assert code == 2 and f"error: {name} is {value!r}; it takes {takes}" in err
+    monkeypatch.setenv(name, "")
+    assert run(capsys, "run", "add.hlo", "-i", "zeros", "-t", "cpu")[0] == 0
+
+
+def test_a_reader_that_goes_away_is_no_failed_comparison(here):
+    """141, as of a command that SIGPIPE ends; 1 would say that results differ."""
+    command = [sys.executable, "-m", "hloc", "check", "add.hlo", "-i", "zeros", "-t", "cpu", "--against", "reference"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait(60) == 141 and process.stderr.read() == b""
+
+
+def test_no_number_is_in_no_range(here, capsys):
+    code, _, err = run(capsys, "check", "add.hlo", "--tolerance", "nan")
+    assert code == 2 and "nan is not in the range x>=0" in err
+
+
+def test_a_byte_order_mark_is_no_text(here, capsys):
+    """Editors of Windows write one."""
+    Path("marked.hlo").write_bytes(b"\xef\xbb\xbf" + Path("add.hlo").read_bytes())
+    code, out, err = run(capsys, "opt", "marked.hlo")
+    assert (code, err) == (0, "") and out == run(capsys, "opt", "add.hlo")[1]

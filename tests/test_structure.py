@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "hloc"
 
 # The order of processing: a part may import what stands before it, never what stands behind.
-ORDER = ["source_lines", "errors", "processes", "workers", "interrupts", "sanitize", "files", "archives", "limits", "machine", "cache", "patterns", "phrases", "ir", "sharding", "devices", "inputs", "ops", "text", "proto", "bundles", "sources",
+ORDER = ["source_lines", "errors", "settings", "processes", "workers", "interrupts", "sanitize", "files", "archives", "limits", "machine", "cache", "patterns", "phrases", "ir", "sharding", "devices", "inputs", "ops", "text", "proto", "bundles", "sources",
          "verify", "evaluate", "analysis", "passes", "kernels", "run_trace", "binding", "executable", "bounded", "targets", "jax_adapter", "functions", "api", "parallel", "tools", "pages", "explore", "cli", "__main__"]
 # The order within the parts that make code: of folders and files, those that one line names side by side do not import
 # each other. "" stands for all files that no line names.

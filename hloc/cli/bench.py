@@ -11,6 +11,7 @@ import numpy as np
 
 from hloc.cli.options import (
     INPUTS_HELP,
+    Number,
     devices_option,
     fusion_option,
     mesh_option,
@@ -40,7 +41,7 @@ SIDES = ("xla", "reference", "cpu", "cuda")
 @click.option("--inputs", "-i", multiple=True, metavar="FILE ...", help=INPUTS_HELP)
 @target_option
 @click.option("--against", type=click.Choice(SIDES), help="Also run the first module with this implementation.")
-@click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(0.01, 3600), metavar="S",
+@click.option("--seconds", default=3.0, show_default=True, type=Number(0.01, 3600), metavar="S",
               help="Seconds of all timed runs together; at least 10 rounds.")
 @click.option("--rounds", type=click.IntRange(2, 1_000_000), metavar="N", help="Number of rounds (no --seconds).")
 @click.option("--warm-up", default=3, show_default=True, type=click.IntRange(0), metavar="N",

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hloc.cli.options import (
+    Number,
     devices_option,
     fusion_option,
     inputs_option,
@@ -37,7 +38,7 @@ Examples:
 @target_option
 @fusion_option
 @precision_options
-@click.option("--tolerance", type=click.FloatRange(0), metavar="X",
+@click.option("--tolerance", type=Number(0), metavar="X",
               help="As in hloc check: the largest error relative to the largest magnitude.")
 @click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the module before and after the pass that changes the results.")

@@ -13,6 +13,7 @@ import numpy as np
 
 from hloc.cli.bundled_flags import flags_of_precision
 from hloc.cli.options import (
+    Number,
     fusion_option,
     inputs_option,
     memory_limit_option,
@@ -40,7 +41,7 @@ Examples:
 @click.option("--output", "-o", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="The bundle, a zip file.")
 @target_option
-@click.option("--timeout", default=300.0, show_default=True, type=click.FloatRange(0.1, 86400), metavar="SECONDS",
+@click.option("--timeout", default=300.0, show_default=True, type=Number(0.1, 86400), metavar="SECONDS",
               help="Time limit of the run whose log is packed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was packed as JSON.")
 @fusion_option

@@ -9,6 +9,7 @@ import click
 
 from hloc.cli.custom_calls import custom_call_table
 from hloc.cli.options import (
+    Number,
     custom_call_option,
     fusion_option,
     inputs_option,
@@ -41,7 +42,7 @@ Examples:
               help="The implementation to compare with. Default: reference.")
 @click.option("--expected", type=click.Path(path_type=Path), metavar="FILE",
               help="Compare with the results in an .npz file (or, for one result, .npy), in order, instead.")
-@click.option("--tolerance", type=click.FloatRange(0), metavar="X",
+@click.option("--tolerance", type=Number(0), metavar="X",
               help="Largest error relative to the largest magnitude, for floating-point results. "
                    "Default: f64 1e-9, f32 1e-4, or 2e-2 where a GPU rounds to TF32, f16 and bf16 2e-2, eight bits "
                    "and less 0.26.")

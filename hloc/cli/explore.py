@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hloc.cli.options import Reading, Size, lenient_reading_options
+from hloc.cli.options import Number, Reading, Size, lenient_reading_options
 from hloc.errors import RunError, UsageError
 
 EPILOG = """\b
@@ -28,7 +28,7 @@ TOKEN_BYTES = 24
 @click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N",
               help="Listen on this port of 127.0.0.1. Default: one that is free.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0.1, 86400), metavar="N",
+@click.option("--seconds", default=60.0, show_default=True, type=Number(0.1, 86400), metavar="N",
               help="The time that one change of the text may take to compute; then it is ended.")
 @click.option("--memory", default="4GiB", show_default=True, type=Size(), metavar="SIZE",
               help="The memory that it may take.")

@@ -14,6 +14,7 @@ import click
 from hloc.cli.color import choose, color_option, tell
 
 FAULT = 70                       # exit code of internal errors: sysexits' EX_SOFTWARE
+NO_READER = 141                  # of commands that nobody reads: 128 + SIGPIPE
 
 COMMANDS = {
     "run": "Run a module (or what `compile` wrote) and show its results.",
@@ -54,6 +55,15 @@ class LazyGroup(click.Group):
         if not any(p.name == "color" for p in command.params):
             command.params.append(color_option())
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """A command whose reader went away (`| head`) ends with 141, as by SIGPIPE. Click would end it with 1, which
+        says that a comparison failed."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(NO_READER)
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         import difflib
@@ -119,9 +129,6 @@ def main() -> None:
     except MemoryError:
         tell("error: out of memory")
         sys.exit(6)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as error:                    # a folder for dumps that cannot be made, a full disk
         where = f"{error.filename}: " if error.filename else ""
         tell(f"error: {where}{error.strerror or error}")

@@ -186,6 +186,16 @@ class Size(click.ParamType):
         return int(float(found.group(1)) * 1024 ** self.UNITS[found.group(2).upper()])
 
 
+class Number(click.FloatRange):
+    """A number in a range; click lets NaN, which is in none, pass."""
+
+    def convert(self, value, param, ctx) -> float:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
 memory_limit_option = click.option(
     "--memory-limit", type=Size(), metavar="SIZE",
     help="Limit the peak memory (512MiB, 2GiB): arrays are recomputed; an error if that is not enough.")

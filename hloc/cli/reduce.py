@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from hloc.cli.options import inputs_option, module_argument, reading_options, target_option
+from hloc.cli.options import Number, inputs_option, module_argument, reading_options, target_option
 from hloc.cli.saved_inputs import is_saved, save_inputs
 from hloc.cli.terminal import Progress, input_reader, read_module
 from hloc.errors import UsageError
@@ -31,11 +31,11 @@ Examples:
 @target_option
 @click.option("--against", default="reference", show_default=True,
               type=click.Choice(["reference", "cpu", "cuda", "xla"]), help="As in hloc check.")
-@click.option("--tolerance", type=click.FloatRange(0), metavar="X", help="As in hloc check.")
+@click.option("--tolerance", type=Number(0), metavar="X", help="As in hloc check.")
 @click.option("--command", "command_line", metavar="COMMAND",
               help="Instead of comparing, keep a module on which COMMAND ends with the same exit code (not 0) as on "
                    "MODULE; {module} and {inputs} in it stand for files. A crash is an exit code, too.")
-@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), metavar="SECONDS",
+@click.option("--timeout", default=60.0, show_default=True, type=Number(0.1), metavar="SECONDS",
               help="A COMMAND that takes longer counts as a different exit code.")
 @click.option("--json", "as_json", is_flag=True, help="Print what became of the module as JSON.")
 @reading_options

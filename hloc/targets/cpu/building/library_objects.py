@@ -14,7 +14,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from hloc import cache
+from hloc import cache, settings
 from hloc.targets.cpu.building.toolchain import INCLUDE_FOLDERS, RUNTIME, Toolchain
 from hloc.workers import stop_event
 
@@ -54,7 +54,7 @@ def identity_of(chain: Toolchain, unit: str, more: tuple[str, ...], sources: str
 def prebuilt_object(key: str) -> Path | None:
     """The object that the installation compiled under `key`, or None; always None with HLOC_PRECOMPILED=0."""
     path = PREBUILT / f"{key}.o"
-    return path if os.environ.get("HLOC_PRECOMPILED") != "0" and path.exists() else None
+    return path if settings.choice("HLOC_PRECOMPILED", "1", "0") == "1" and path.exists() else None
 
 
 def runtime_digest() -> str:

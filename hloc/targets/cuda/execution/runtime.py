@@ -16,7 +16,6 @@ can (recording.py), else by the host. HLOC_CUDA_CONDITIONAL=off: always by the h
 """
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 import weakref
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
+from hloc import settings
 from hloc.errors import RunError
 from hloc.inputs import dlpack
 from hloc.inputs.dlpack import DeviceView
@@ -71,9 +71,9 @@ class CudaBackend(Loaded):
         self.parts: dict[int, list[graphs.Part]] = {}
         self.lock = threading.RLock()                       # one thread at a time: all runs use the same memory
         self.resident: dict[int, weakref.ref] = {}   # number of a parameter -> the argument that its memory still holds
-        self.waits = os.environ.get("HLOC_CUDA_WAIT", "off") == "on"
-        self.use_graphs = os.environ.get("HLOC_CUDA_GRAPHS", "on") != "off" and not self.waits and not clock
-        early_start = os.environ.get("HLOC_CUDA_EARLY_START", "on") != "off" \
+        self.waits = settings.choice("HLOC_CUDA_WAIT", "off", "on") == "on"
+        self.use_graphs = settings.choice("HLOC_CUDA_GRAPHS", "on", "off") == "on" and not self.waits and not clock
+        early_start = settings.choice("HLOC_CUDA_EARLY_START", "on", "off") == "on" \
             and self.cuda.get_driver_version() >= graphs.EARLY_DRIVER
         self.this: Any = weakref.proxy(self)                # for parts of it: a cycle would keep all on the device
         self.recorder = Recorder(self.this, packed.kernels, early_start)
@@ -103,7 +103,7 @@ class CudaBackend(Loaded):
 
     def _load_nodes(self) -> None:
         """Prepares conditional nodes. If they cannot be made, the host decides, and it warns if they were asked for."""
-        setting = os.environ.get("HLOC_CUDA_CONDITIONAL", "auto")
+        setting = settings.choice("HLOC_CUDA_CONDITIONAL", "auto", "on", "off")
         if not self.use_graphs or setting == "off":
             return
         why = self.recorder.load_nodes(self.cuda, self.packed.steps, self.host is not None)
