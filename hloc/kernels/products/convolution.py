@@ -27,28 +27,28 @@ from __future__ import annotations
 
 import math
 
-from hloc.analysis.prologues import MOST_SPATIAL
-from hloc.ir import ELEMENT_TYPES, ConvolutionDimensionNumbers, Instruction, row_major, window_of
+from hloc.analysis.prologues import MOST_SPATIAL, multiply_adds
+from hloc.ir import ConvolutionDimensionNumbers, Instruction, row_major, window_of
 from hloc.kernels import indexing
-from hloc.kernels.elemental.loop import lower_loop, shareable
-from hloc.kernels.group import Group, KernelCall, Lowered, Outline, buffers_of
+from hloc.kernels.elemental.loop import lower_loop
+from hloc.kernels.group import Group, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import Buffer, Cost, Prologue, Tile
 from hloc.kernels.products.convolution_products import product_of_images
-from hloc.kernels.products.epilogues import algorithm_fact, epilogue_statements, stores_itself, tile_types
-from hloc.kernels.products.filter_gradient import lower_filter_gradient
-from hloc.kernels.products.operands import Access, OperandKernels, behind_conversion, strided
-from hloc.kernels.products.planar_convolution import is_read_in_place, lower_planar_convolution
-from hloc.kernels.products.prologues import DEPTH, ROW, computed_access, prologue
-from hloc.kernels.products.size_thresholds import (
-    TINY,
-    fills_few_lanes,
-    long_windows,
-    multiply_adds,
+from hloc.kernels.products.epilogues import (
+    algorithm_fact,
+    call_of,
+    epilogue_statements,
+    stores_itself,
+    tile_types,
 )
+from hloc.kernels.products.filter_gradient import lower_filter_gradient
+from hloc.kernels.products.gemm import gemm_call
+from hloc.kernels.products.operands import SIDES, Access, OperandKernels
+from hloc.kernels.products.planar_convolution import is_read_in_place, lower_planar_convolution
+from hloc.kernels.products.prologues import DEPTH, ROW, access_of, prologue
+from hloc.kernels.products.size_thresholds import TINY, fills_few_lanes, long_windows
 from hloc.machine import Machine
 
-SIDES = ("lhs", "rhs")
 FAST_TYPES = ("f32", "bf16", "f16")         # of operands with library kernels of their own, which produce sums along
 FEWEST_PLACES = 16                          # positions, if there are at least so many
 FEW_SPREAD = 16                             # features
@@ -66,29 +66,23 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     if small:
         return small
     type, total = tile_types(group, hero, machine)
-    operands = OperandKernels(group, machine)
-    sides = [_access(operands, hero, number, type) for number in range(2)]
-    outline = Outline(group)
+    operands, outline = OperandKernels(group, machine), Outline(group)
+    sides = [access_of(operands, hero, number, type, _order(hero, number), range(hero.operands[number].shape.rank))
+             for number in range(2)]
     product = product_of_images(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
+    if product:
+        lines, exchanged = product
+        return operands.lowered(hero, gemm_call(operands, hero, total, sides[::-1] if exchanged else sides, lines,
+                                                outline))
     is_transposed = machine.kind == "cpu" and type in FAST_TYPES and _goes_along_positions(hero)
     epilogue = () if stores_itself(outline, hero, type, total) else \
-        epilogue_statements(outline, hero, total, product.position() if product else _position(hero, is_transposed))
-    made = [_prologue(group, hero, n, side) for n, side in enumerate(sides) if side.argument is None]
-    buffers, arguments = buffers_of([*(own for _, own in made), outline])
-    reads = tuple(Buffer(SIDES[n], type, side.size) for n, side in enumerate(sides) if side.argument)
-    moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in (*reads, *buffers))
-    given = (*(side.argument for side in sides if side.argument), *arguments)
-    library_kernel, facts = "convolution", (*parameters(hero, (type, total), *sides), ("is_transposed", is_transposed),
-                                      *algorithm_fact(hero, machine))
-    if product:
-        offsets = (side.offset for side in sides)
-        library_kernel, facts = "gemm", (("types", (type, total)), *product.parameters(*offsets))
-    if product and product.is_transposed:
-        reads, given = (reads[1]._replace(name="lhs"), reads[0]._replace(name="rhs")), (given[1], given[0], *given[2:])
-    tile = Tile(group.kernel_name, library_kernel, reads + buffers, facts, epilogue,
-                cost=Cost(moved, 2 * work), origin=group.origin, prologues=tuple(p for p, _ in made))
-    call = KernelCall(tile, given)
-    return Lowered((*operands.calls, call), tuple(operands.scratch), can_share=tuple(shareable(group, (hero,))))
+        epilogue_statements(outline, hero, total, _position(hero, is_transposed))
+    made = [prologue(operands, hero, n, side, _order(hero, n), _extents(hero, n, side))
+            for n, side in enumerate(sides) if side.argument is None]
+    facts = (*parameters(hero, (type, total), *sides), ("is_transposed", is_transposed), *algorithm_fact(hero, machine))
+    return operands.lowered(hero, call_of(
+        group, "convolution", tuple(zip(SIDES, sides)), [*(own for _, own in made), outline], facts, epilogue, work,
+        tuple(p for p, _ in made)))
 
 
 def _is_by_channel(hero: Instruction) -> bool:
@@ -105,15 +99,6 @@ def _as_loops(group: Group, hero: Instruction) -> Lowered | None:
     return lower_filter_gradient(group, hero) if long_windows(hero) and is_read_in_place(group, hero) else None
 
 
-def _access(operands: OperandKernels, hero: Instruction, number: int, type: str) -> Access:
-    """An operand as it is in memory, or computed while it is loaded, or else packed in order."""
-    group, operand = operands.group, _source(operands.group, hero.operands[number], type)
-    found = strided(group, operand, type) if operand.shape.element_type == type else None
-    if found is None and operands.machine.kind == "gpu":
-        found = computed_access(group, hero, number, operand, type, _order(hero, number), operands.machine)
-    return found or operands.in_order(operand, type, range(operand.shape.rank))
-
-
 def _order(hero: Instruction, number: int) -> tuple[int, ...]:
     """The dimensions of an operand in the order of a tile's rows and its depth."""
     n: ConvolutionDimensionNumbers = hero.get("dim_labels")
@@ -122,17 +107,11 @@ def _order(hero: Instruction, number: int) -> tuple[int, ...]:
     return (n.kernel_output_feature, *n.kernel_spatial, n.kernel_input_feature)
 
 
-def _prologue(group: Group, hero: Instruction, number: int, side: Access) -> tuple[Prologue, Outline]:
-    """An operand as an expression of its row and of its depth."""
-    operand, order = _source(group, hero.operands[number], side.type), _order(hero, number)
-    depth = operand.shape.dimensions[order[-1]] if number == 0 else side.size // operand.shape.dimensions[order[0]]
-    extents = ((ROW, side.size // depth, depth), (DEPTH, depth, 1))
-    return prologue(group, operand, SIDES[number], side, order, extents)
-
-
-def _source(group: Group, operand: Instruction, type: str) -> Instruction:
-    inner = behind_conversion(group, operand)
-    return inner if inner.shape.element_type == type else operand
+def _extents(hero: Instruction, number: int, side: Access) -> tuple[tuple[str, int, int], ...]:
+    """Of an operand that is an expression of its row and of its depth."""
+    order, sizes = _order(hero, number), hero.operands[number].shape.dimensions
+    depth = sizes[order[-1]] if number == 0 else side.size // sizes[order[0]]
+    return (ROW, side.size // depth, depth), (DEPTH, depth, 1)
 
 
 def parameters(hero: Instruction, types: tuple[str, str], lhs: Access, rhs: Access) -> tuple[tuple[str, object], ...]:

@@ -4,8 +4,8 @@
     frames   windows along a line without padding, with contiguous elements (sound: a short-time Fourier transform):
              rows of the product overlap in memory
 
-In: the convolution and its operands' strides. Out: a ConvolutionProduct, or None. Of the two dimensions of the result,
-the contiguous one becomes the columns, so that the epilogue reads and writes in rows:
+In: the convolution and its operands' strides. Out: the Lines of the product, or None. Of the two dimensions of the
+result, the contiguous one becomes the columns, so that the epilogue reads and writes in rows:
 
     out[n, o, p] = epilogue(sum over k of filter[o, k] * image[n, k, p])      positions last
     out[n, p, o] = epilogue(sum over k of image[n, p, k] * filter[k, o])      features last
@@ -13,12 +13,10 @@ the contiguous one becomes the columns, so that the epilogue reads and writes in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hloc.analysis.strides import collapsed
 from hloc.ir import Instruction, WindowDim, row_major, window_of
-from hloc.kernels import indexing
-from hloc.kernels.indexing import Index
+from hloc.kernels.products.gemm import Line, Lines
 
 TYPES = ("f32", "f64", "bf16", "f16")
 FEWEST_FRAMES, LONG_FRAME = 16, 16
@@ -26,46 +24,10 @@ MOST_OVERLAPPING = 16           # frames that contain an element, if each is con
 ONE = WindowDim()
 
 
-class ConvolutionProduct(NamedTuple):
-    """sizes: batch, positions, features, products in a sum; strides of image: batch, position, product in a sum; of
-    filter: product in a sum, feature; of result: batch, position, feature."""
-
-    sizes: tuple[int, int, int, int]
-    image: tuple[int, int, int]
-    filter: tuple[int, int]
-    result: tuple[int, int, int]
-
-    @property
-    def is_transposed(self) -> bool:
-        """Whether the filter is the left side."""
-        return self.result[1] == 1 and self.sizes[1] > 1
-
-    def parameters(self, image_offset: int, filter_offset: int) -> tuple[tuple[str, object], ...]:
-        """The parameters listed in dot.py; if transposed, the filter is "lhs"."""
-        batch, positions, features, depth = self.sizes
-        if self.is_transposed:
-            return (("sizes", (features, positions, depth)), ("batches", (batch, 1)),
-                    ("lhs", (filter_offset, 0, 0, self.filter[1], self.filter[0])),
-                    ("rhs", (image_offset, self.image[0], 0, self.image[2], self.image[1])),
-                    ("result", (self.result[0], 0, self.result[2], self.result[1])))
-        return (("sizes", (positions, features, depth)), ("batches", (batch, 1)),
-                ("lhs", (image_offset, self.image[0], 0, *self.image[1:])),
-                ("rhs", (filter_offset, 0, 0, *self.filter)),
-                ("result", (self.result[0], 0, *self.result[1:])))
-
-    def position(self) -> Index:
-        """The flat position in the result of (batch, row, column)."""
-        batch, positions, features, _ = self.sizes
-        names = ("batch", "column", "row") if self.is_transposed else ("batch", "row", "column")
-        result = indexing.ZERO
-        for name, size, stride in zip(names, (batch, positions, features), self.result):
-            result = indexing.add(result, indexing.scale(indexing.variable(name, size), stride))
-        return result
-
-
 def product_of_images(hero: Instruction, image: Sequence[int] | None = None,
-                      kernel: Sequence[int] | None = None) -> ConvolutionProduct | None:
-    """The product for operands with these strides, or contiguous ones; None if the convolution is no such product."""
+                      kernel: Sequence[int] | None = None) -> tuple[Lines, bool] | None:
+    """The dimensions of the product for operands with these strides, or contiguous ones, and whether the filter is its
+    left side; None if the convolution is no such product."""
     x, w, y = (i.shape.dimensions for i in (*hero.operands[:2], hero))
     n, windows = hero.get("dim_labels"), window_of(hero)
     if hero.get("feature_group_count", 1) != 1 or hero.get("batch_group_count", 1) != 1 \
@@ -94,9 +56,19 @@ def product_of_images(hero: Instruction, image: Sequence[int] | None = None,
         awkward = hero.operands[0].shape.element_type == "f16" or places[2] != 1 and 4 < y[n.output_feature] <= 8
         if awkward and summed[0] > MOST_OVERLAPPING * places[1]:
             return None
-    return ConvolutionProduct(
-        (y[n.output_batch], places[0], y[n.output_feature], summed[0]), (image[n.input_batch], places[1], summed[1]),
-        (summed[2], kernel[n.kernel_output_feature]), (out[n.output_batch], places[2], out[n.output_feature]))
+    batch = (y[n.output_batch], image[n.input_batch], 0, out[n.output_batch])
+    rows = (places[0], places[1], 0, places[2])
+    columns = (y[n.output_feature], 0, kernel[n.kernel_output_feature], out[n.output_feature])
+    one, summed_line = (1, 0, 0, 0), (*summed, 0)
+    if places[2] != 1 or places[0] == 1:
+        return (batch, one, rows, columns, summed_line), False
+    return (_exchanged(batch), one, _exchanged(columns), _exchanged(rows), _exchanged(summed_line)), True
+
+
+def _exchanged(line: Line) -> Line:
+    """With the right array as the left one."""
+    size, left, right, result = line
+    return size, right, left, result
 
 
 def _frames(window: WindowDim, size: int, count: int, step: int, out: int) -> tuple[int, int, int] | None:

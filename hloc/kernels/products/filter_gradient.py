@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from hloc.analysis.prologues import multiply_adds
 from hloc.ir import Instruction, window_of
 from hloc.kernels import indexing, loops
 from hloc.kernels.elemental.loop import cost_of, shareable
@@ -22,7 +23,7 @@ from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import VECTOR, Expr, Var
 from hloc.kernels.products.epilogues import store_results
-from hloc.kernels.products.size_thresholds import multiply_adds, taps_always_inside
+from hloc.kernels.products.size_thresholds import taps_always_inside
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, convolution_groups, multiply_add, open_taps, product_result
 

@@ -14,12 +14,14 @@ from hloc.ir import ELEMENT_TYPES, Instruction, row_major
 from hloc.ir.narrowing import all_known
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import Builder
-from hloc.kernels.elemental.loop import loop_kernel
+from hloc.kernels.elemental.loop import loop_kernel, shareable
 from hloc.kernels.elements import Indices
-from hloc.kernels.group import Arg, Group, KernelCall, Outline
+from hloc.kernels.group import Arg, Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Apply, Expr, Load
 from hloc.machine import Machine
+
+SIDES = ("lhs", "rhs")
 
 
 class Access(NamedTuple):
@@ -41,6 +43,8 @@ class Access(NamedTuple):
 
 def strided(group: Group, operand: Instruction, type: str) -> Access | None:
     """The operand as a view of a parameter's memory, if it is one of that element type."""
+    if operand.shape.element_type != type:
+        return None
     outline = Outline(_read_once(group, operand), Builder())
     names = [f"d{n}" for n in range(operand.shape.rank)]
     index = tuple(indexing.variable(name, size) for name, size in zip(names, operand.shape.dimensions))
@@ -75,10 +79,19 @@ class OperandKernels:
         self.calls: list[KernelCall] = []
         self.scratch: list[int] = []
 
+    def source(self, hero: Instruction, number: int, type: str) -> Instruction:
+        """Operand `number`; without a lossless conversion if the tile reads that type."""
+        operand = hero.operands[number]
+        inner = behind_conversion(self.group, operand)
+        return inner if inner.shape.element_type == type else operand
+
+    def lowered(self, hero: Instruction, call: KernelCall) -> Lowered:
+        """These kernels, and the one that computes the hero."""
+        return Lowered((*self.calls, call), tuple(self.scratch), can_share=tuple(shareable(self.group, (hero,))))
+
     def access(self, operand: Instruction, type: str, order: Sequence[int]) -> Access:
         """The operand in place, or else computed into scratch with its dimensions in `order`."""
-        found = strided(self.group, operand, type) if operand.shape.element_type == type else None
-        return found or self.in_order(operand, type, order)
+        return strided(self.group, operand, type) or self.in_order(operand, type, order)
 
     def in_order(self, operand: Instruction, type: str, order: Sequence[int]) -> Access:
         access = ordered(Arg("scratch", len(self.scratch)), operand, type, order)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 
+from hloc.analysis.prologues import multiply_adds
 from hloc.ir import ELEMENT_TYPES, Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.builder import within
@@ -28,7 +29,6 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
 from hloc.kernels.products.epilogues import store_results
 from hloc.kernels.products.operands import behind_conversion
-from hloc.kernels.products.size_thresholds import multiply_adds
 from hloc.kernels.rules.elementwise import zero
 from hloc.kernels.rules.loops import accumulator_type, product_result
 

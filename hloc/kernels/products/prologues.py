@@ -12,26 +12,35 @@ from collections.abc import Sequence
 from hloc.analysis.prologues import prologue_of, why_not
 from hloc.ir import Instruction
 from hloc.kernels import indexing
-from hloc.kernels.group import Group, Outline, origin_line
+from hloc.kernels.group import Outline, origin_line
 from hloc.kernels.ir import INDEX, Const, Expr, Load, Prologue
-from hloc.kernels.products.operands import Access, element, ordered
+from hloc.kernels.products.operands import SIDES, Access, OperandKernels, element, ordered, strided
 from hloc.kernels.walks import are_lets, expressions, parts
-from hloc.machine import Machine
 
 OUTER, INNER, ROW, DEPTH = "outer", "inner", "row", "depth"
 
 
-def computed_access(group: Group, hero: Instruction, number: int, operand: Instruction, type: str,
-                    order: Sequence[int], machine: Machine) -> Access | None:
-    """The Access of operand `number` (or of its unconverted source) as if it were contiguous with its dimensions in
-    `order`, if it is computed while tiles are loaded."""
-    found = prologue_of(operand, group.parameters.__contains__)
-    if any(s not in group.parameters for s in found.sources) or why_not(hero, number, found, machine):
-        return None
+def access_of(operands: OperandKernels, hero: Instruction, number: int, type: str, order: Sequence[int],
+              packed: Sequence[int] | None = None) -> Access:
+    """Operand `number` as it is in memory; or, on a GPU, computed while tiles are loaded, as if it were contiguous with
+    its dimensions in `order`; or else packed in that order, or in another one."""
+    group, operand = operands.group, operands.source(hero, number, type)
+    found = strided(group, operand, type)
+    if found or operands.machine.kind == "cpu" or not _is_computed(operands, hero, number, operand, type, order):
+        return found or operands.in_order(operand, type, packed or order)
+    return ordered(None, operand, type, order)
+
+
+def _is_computed(operands: OperandKernels, hero: Instruction, number: int, operand: Instruction, type: str,
+                 order: Sequence[int]) -> bool:
+    """Whether operand `number`, or its unconverted source, is an expression, and no better stored in memory."""
+    known = operands.group.parameters
+    found = prologue_of(operand, known.__contains__)
+    if any(s not in known for s in found.sources) or why_not(hero, number, found, operands.machine):
+        return False
     index = [indexing.variable(f"d{d}", operand.shape.dimensions[d]) for d in order]
-    outline = Outline(group)
-    is_simple = is_expression(outline, element(outline, operand, type, order, index))
-    return ordered(None, operand, type, order) if is_simple else None
+    outline = Outline(operands.group)
+    return is_expression(outline, element(outline, operand, type, order, index))
 
 
 def is_expression(outline: Outline, value: Expr) -> bool:
@@ -43,9 +52,10 @@ def is_expression(outline: Outline, value: Expr) -> bool:
         isinstance(inner.position, Const) for inner in parts(positions) if isinstance(inner, Load))
 
 
-def prologue(group: Group, operand: Instruction, name: str, access: Access, order: Sequence[int],
+def prologue(operands: OperandKernels, hero: Instruction, number: int, access: Access, order: Sequence[int],
              extents: Sequence[tuple[str, int, int]]) -> tuple[Prologue, Outline]:
     """The Prologue of an operand, and the Outline with its reads. extents: (Var, size, stride)."""
+    group, operand = operands.group, operands.source(hero, number, access.type)
     outline = Outline(group)
     place = indexing.strided([indexing.variable(variable, size) for variable, size, _ in extents],
                              [stride for *_, stride in extents])
@@ -55,4 +65,4 @@ def prologue(group: Group, operand: Instruction, name: str, access: Access, orde
     origin = tuple(origin_line(m) for m in group.members if m in members)
     lets = outline.builder.body()
     assert are_lets(lets)                       # as is_expression says
-    return Prologue(name, access.type, tuple(lets), value, origin), outline
+    return Prologue(SIDES[number], access.type, tuple(lets), value, origin), outline

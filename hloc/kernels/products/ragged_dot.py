@@ -1,7 +1,7 @@
 """ragged-dot on a GPU: a Tile of the library kernel "gemm" whose rows are in groups, each with its own right operand.
 
 In: a ragged-dot of the form that `is_grouped` tests (passes/ragged_dot_rewriter.py leaves it unchanged). Out: the tile,
-as in products/dot.py, with one more buffer, for the sizes, and one more parameter:
+as in products/gemm.py, with one more buffer, for the sizes, and one more parameter:
     groups     their number, and the name of that buffer
 Rows after the last group are zero. There is one batch; `batches` is (1, groups), so that the strides have their
 positions: the second batch stride of rhs is the distance between the matrices of adjacent groups.
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from hloc.errors import UnsupportedError
 from hloc.kernels.group import Group, Lowered, Outline
-from hloc.kernels.products.dot import ProductLowering
 from hloc.kernels.products.epilogues import tile_types
+from hloc.kernels.products.gemm import gemm_call
+from hloc.kernels.products.operands import OperandKernels
 from hloc.machine import Machine
 from hloc.ops.products import is_grouped, ragged_dimensions
 
@@ -27,9 +28,9 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     assert ragged.rhs_group is not None         # as is_grouped says
     column = 3 - ragged.rhs_group - contracted
     type, total = tile_types(group, root, machine)
-    lowering = ProductLowering(group, machine, root)
-    lhs = lowering.operands.access(left, type, (ragged.dimension, summed))
-    rhs = lowering.operands.access(right, type, (ragged.rhs_group, contracted, column))
+    operands = OperandKernels(group, machine)
+    lhs = operands.access(left, type, (ragged.dimension, summed))
+    rhs = operands.access(right, type, (ragged.rhs_group, contracted, column))
     outline = Outline(group)
     numbers = outline.operand_buffer(group.parameters[sizes], sizes.shape)
     outline.builder.loaded.add(numbers)
@@ -37,5 +38,5 @@ def lower_ragged_product(group: Group, machine: Machine) -> Lowered:
     lines = ((1, 0, 0, 0), (groups, 0, rhs.strides[ragged.rhs_group], 0), (m, lhs.strides[ragged.dimension], 0, n),
              (n, 0, rhs.strides[column], 1),
              (left.shape.dimensions[summed], lhs.strides[summed], rhs.strides[contracted], 0))
-    tile = lowering.tile(type, total, [lhs, rhs], lines, outline, (("groups", (groups, numbers)),))
-    return Lowered((*lowering.operands.calls, tile), tuple(lowering.operands.scratch))
+    more = (("groups", (groups, numbers)),)
+    return operands.lowered(root, gemm_call(operands, root, total, [lhs, rhs], lines, outline, more=more))

@@ -11,13 +11,6 @@ FEW_PAIRS = 32                  # products of channels and features that leave m
 FEW_GRADIENTS, MOST_SUMS, LONG_WINDOW = 16, 8, 16      # pairs of features, sums of a row, places in a row of windows
 
 
-def multiply_adds(convolution: Instruction) -> int:
-    """The multiply-adds of the whole convolution, including those on padding."""
-    kernel = convolution.operands[1].shape.dimensions
-    features = kernel[convolution.get("dim_labels").kernel_output_feature]
-    return convolution.shape.num_elements * math.prod(kernel) // max(1, features)
-
-
 def long_windows(convolution: Instruction) -> bool:
     """Whether a convolution has few positions in a row of the result, few pairs of features, and windows that are long
     in the last dimension, along which both operands are contiguous, as in gradients of small filters: loops on a CPU,

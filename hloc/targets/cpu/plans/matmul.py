@@ -154,7 +154,7 @@ def tile_rows(machine: Machine) -> int:
 
 
 def product_of(tile: Tile) -> Product:
-    """The Product of a Tile of the library kernel "gemm"; parameters as in hloc/kernels/products/dot.py."""
+    """The Product of a Tile of the library kernel "gemm"; parameters as in hloc/kernels/products/gemm.py."""
     given, has_epilogue = dict(tile.parameters), bool(tile.epilogue)
     (m, n, k), (outer, inner) = given["sizes"], given["batches"]
     whole = sum(b.size >= outer * inner * m * n for b in tile.buffers[2:]) if has_epilogue else 0

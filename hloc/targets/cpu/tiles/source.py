@@ -71,7 +71,7 @@ def _finished(tile: Tile, fields: dict[str, object], side: str, result: str, str
 # -- matrix products ---------------------------------------------------------------------------------------------------
 
 def gemm(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
-    """runtime/gemm.h; parameters as in hloc/kernels/products/dot.py."""
+    """runtime/gemm.h; parameters as in hloc/kernels/products/gemm.py."""
     given = dict(tile.parameters)
     return _gemm(tile, name, product_of(tile), given["batches"][1], given["result"][:2], machine)
 

@@ -1,7 +1,7 @@
 """What a "gemm" Tile asks for: the matrix product, its operands and its epilogue.
 
-In: the Tile that hloc/kernels/products/dot.py describes. Out: a Product, which exchanges rows and columns where that is
-faster; texts of operands; the epilogue.
+In: the Tile that hloc/kernels/products/gemm.py describes. Out: a Product, which exchanges rows and columns where that
+is faster; texts of operands; the epilogue.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Matrix products on the GPU: a "gemm" Tile -> CUDA C that calls a template of gemm.cuh.
 
-In: the Tile that hloc/kernels/products/dot.py describes. Out: a struct of constants, kernels, and their launches.
+In: the Tile that hloc/kernels/products/gemm.py describes. Out: a struct of constants, kernels, and their launches.
 There are four templates: tiles on tensor cores (tensor_cores.py), register tiles for all other types, and two for few
 rows or columns, with and without tensor cores. In each, an operand may be computed by a fused prologue as it is loaded
 (prologues.py).
