@@ -187,6 +187,13 @@ def test_adjacent_elements_that_fill_vectors_have_one_schedule(extent, is_scalar
     assert is_scalar or len(found) == 1
 
 
+@pytest.mark.parametrize(("text", "extent", "tail"), [
+    ("z[i] = z[i] + x[i]", 24, "peel"), ("z[i] = y[i] + x[i]", 24, "overlap"), ("z[i] = z[i] + x[i]", 32, "overlap")])
+def test_updates_in_place_do_not_read_what_two_stores_wrote(text, extent, tail):
+    best = candidates(nest_of(loop_of(text, extent)), CPU)[0]
+    assert best.steps[0][1][2] == tail
+
+
 def test_other_cpus_have_shorter_vectors():
     lanes = [c.steps[0][1][1] for c in candidates(sum_of(4096), replace(CPU, vector_bytes=32)) if c.steps]
     assert max(lanes) == 8

@@ -11,11 +11,12 @@ from itertools import count
 from typing import NamedTuple
 
 from hloc.kernels.schedule.cost import constants, cost, row_cost
-from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.schedule.lowering import lower
+from hloc.kernels.schedule.nest import NEST_STEPS, OVERLAP, Nest
 from hloc.kernels.schedule.row_cost import uses_of
 from hloc.kernels.schedule.row_nest import RowNest
-from hloc.kernels.schedule.rules import rules, scheduled
-from hloc.kernels.schedule.steps import Refused, Step, steps_text
+from hloc.kernels.schedule.rules import rules
+from hloc.kernels.schedule.steps import Refused, Step, apply_steps, steps_text
 from hloc.machine import Machine
 
 TYPICAL = 1000                  # iterations of a loop, where only the run knows them
@@ -64,4 +65,6 @@ def cycles(nest: Nest | RowNest, steps: tuple[Step, ...], machine: Machine) -> f
         return row_cost(uses_of(nest, steps, machine), known)
     if nest.iterations is None:
         nest = nest._replace(loop=nest.loop._replace(extent=nest.most or TYPICAL))
-    return cost(scheduled(nest, steps, count()), known)
+    vectors = apply_steps(nest, steps, NEST_STEPS)
+    moved_back = vectors.tail == OVERLAP and (vectors.iterations or 0) % vectors.block > 0
+    return max(cost(lower(vectors, count()), known), known["forwarding"] * (moved_back and nest.in_place))

@@ -38,8 +38,8 @@ MOST_AT_ONCE = 16               # blocks
 class Nest(NamedTuple):
     """loop: what is computed, as a scalar loop. singles: what of it has no lanes; reduces: whether it has accumulators;
     types: the element types of all values but preds, whose lanes are as wide as what was compared; is_adjacent:
-    whether neighbouring iterations read and write neighbouring elements, or the same ones; most: iterations, where
-    only the run knows how many, 0: unknown.
+    whether neighbouring iterations read and write neighbouring elements, or the same ones; in_place: whether it writes
+    arrays that it reads; most: iterations, where only the run knows how many, 0: unknown.
 
     Steps set the others. block: iterations, 0: without a split; copies: blocks at once."""
 
@@ -48,6 +48,7 @@ class Nest(NamedTuple):
     reduces: bool
     types: frozenset[str]
     is_adjacent: bool = True
+    in_place: bool = False
     most: int = 0
     block: int = 0
     tail: str = ""
@@ -104,16 +105,18 @@ def nest_of(loop: For, most: int = 0) -> Nest:
         raise Refused("the number of iterations is not a constant above 1")
     for update in updates:
         _refuse_update(update, loop)
-    singles, stored, is_adjacent = Singles(loop), set[str](), True
+    singles, read, stored, is_adjacent = Singles(loop), set[str](), set[str](), True
     for s in loop.body:
-        if any(isinstance(e, Load) and e.buffer in stored for e in parts(expressions(s))):
+        loaded = {e.buffer for e in parts(expressions(s)) if isinstance(e, Load)}
+        if loaded & stored:
             raise Refused("what is written is read again")
+        read |= loaded
         stored |= {s.buffer} if isinstance(s, Store) else set()
         for reason in _without_lanes(s, singles):
             is_adjacent = False
             if updates:
                 raise Refused(reason)
-    return Nest(loop, singles, bool(updates), _types(loop), is_adjacent, most)
+    return Nest(loop, singles, bool(updates), _types(loop), is_adjacent, bool(read & stored), most)
 
 
 def _refuse_update(s: Assign, loop: For) -> None:

@@ -63,8 +63,8 @@ def lanes_along(nest: Nest, vector_bytes: int) -> Iterator[tuple[Step, ...]]:
     axis, extent, lanes = nest.loop.name, nest.iterations, _most_lanes(nest, vector_bytes)
     copies = ACCUMULATORS if nest.reduces else (1,)
     while lanes > 1 and enough_bytes(nest.types, lanes):
-        tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if nest.reduces and extent % lanes \
-            else (OVERLAP,)
+        tails = (MASK,) if extent is None or extent < lanes else (OVERLAP, PEEL) if extent % lanes and (
+            nest.reduces or nest.in_place) else (OVERLAP,)
         for tail in tails:
             steps: tuple[Step, ...] = (("split", (axis, lanes, tail)), ("vectorize", (axis + "i", lanes)))
             for n in copies:
