@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ import numpy as np
 from hloc.errors import RunError
 from hloc.evaluate.mpi import MOST_TAGS, DifferentProgramsError, MpiDevice
 from hloc.ops.collectives import check_rows
-from hloc.targets.cpu.execution.communicator_table import VERSION, Table
+from hloc.targets.cpu.execution.communicators import VERSION, Table
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "permute", "send", "recv",
          "ragged_all_to_all")                     # enum hloc_kind
+IN_GROUPS = KINDS[:4]                             # what a device in no group leaves out
 GATHERED_BYTES = 1 << 15                          # of the operands of an all-reduce of which all get all
 FAILED = 1
 SHARE = 64                                        # elements: shares begin at multiples of it
@@ -74,6 +76,15 @@ class What:
         """The bytes of each block."""
         return [b.rows * b.run for b in self.blocks]
 
+    @cached_property
+    def columns(self) -> list[slice]:
+        """Where each block is among the bytes of all."""
+        return [slice(*ends) for ends in pairwise(accumulate(self.sizes, initial=0))]
+
+    def arrays(self, addresses: Sequence[int | None]) -> list[np.ndarray]:
+        """The bytes of each block."""
+        return [view(address, size) for address, size in zip(addresses, self.sizes)]
+
     @property
     def counts(self) -> tuple[int, int]:
         """How many operands and results there are."""
@@ -114,25 +125,19 @@ def view(address: int | None, size: int) -> np.ndarray:
     return np.frombuffer(block, np.uint8)
 
 
-def share_of(count: int, own: int, members: int) -> int:
-    """Where the share of a member begins, of so many elements."""
-    return count if own == members else count * own // members // SHARE * SHARE
-
-
 class MpiCommunicator:
     """The table of functions of one process, and what its collectives need. raised: by a callback, for `error`."""
 
     def __init__(self, device: MpiDevice, library):
         self.device, self.library = device, library
         self.raised: BaseException | None = None
-        self.bytes = device.mpi.BYTE
         self.known: dict[tuple[bytes, int], What] = {}
         self.program = b""                                       # the digest of the one that runs
         self.pending: dict[int, Requests] = {}
-        self.sent: list[tuple[Any, np.ndarray]] = []             # requests, and what they read
+        self.sent: list[Any] = []                                # requests, which hold what they read
         self.programs: set[bytes] = set()
-        starts = {name: Start(self._safely(getattr(self, name))) for name in KINDS}
-        self.callbacks = {**starts, "done": Done(self._done), "begin": Begin(self._begin),
+        starts = {name: Start(self._safely(partial(self._start, getattr(self, name)))) for name in KINDS}
+        self.callbacks = {**starts, "done": Done(self._safely(self._done)), "begin": Begin(self._safely(self._begin)),
                           "failed": Failed(lambda _: None), "message": Message(lambda _: b"a collective failed")}
         self.table = Table(VERSION, device.number, device.count, *(
             ctypes.cast(self.callbacks[field[0]], ctypes.c_void_p) for field in Table._fields_[3:]))
@@ -145,141 +150,101 @@ class MpiCommunicator:
 
     # -- called from C -----------------------------------------------------------------------------------------------
 
-    def _safely(self, start: Callable[..., Requests]) -> Callable[..., int]:
-        """A function for C. What it raises is kept for `error`."""
-        def begun(_self: int, address: int, given, made) -> int:
+    def _safely(self, function: Callable[..., None]) -> Callable[..., int]:
+        """The function for C, through which no exception passes: what it raises is kept for `error`."""
+        def called(_self: int, *given) -> int:
             try:
-                what = self.known.get((self.program, address))
-                if what is None:
-                    what = self.known[self.program, address] = what_is(address, self.device.number)
-                operands, results = what.counts           # C's tables of addresses end with the call, arrays do not
-                self.pending[address] = self._begun(start(what, given[:operands], made[:results]))
-            except BaseException as error:                       # no exception passes through C
+                function(*given)
+            except BaseException as error:
                 self.raised = error
                 return FAILED
             return 0
-        return begun
+        return called
 
-    @staticmethod
-    def _begun(steps: Requests) -> Requests:
-        """The same steps, of which the first is started."""
-        first = next(steps, None)
+    def _start(self, start: Callable[..., Requests], address: int, given, made) -> None:
+        """All up to the first request is done now, the rest by `_done`."""
+        what = self.known.get((self.program, address))
+        if what is None:
+            what = self.known[self.program, address] = what_is(address, self.device.number)
+        if what.kind in IN_GROUPS and not what.members:
+            self.pending[address] = iter(())
+            return
+        operands, results = what.counts                   # C's tables of addresses end with the call, arrays do not
+        steps = start(what, given[:operands], made[:results])
+        self.pending[address] = chain(list(islice(steps, 1)), steps)
 
-        def all_of_them() -> Requests:
-            if first is not None:
-                yield first
-                yield from steps
-        return all_of_them()
+    def _done(self, address: int) -> None:
+        what = self.known[self.program, address]
+        others = what.members or tuple(d for d in (what.source, what.target) if d is not None)
+        for request in self.pending.pop(address):
+            self.device.wait(request, what.name, others)
 
-    def _done(self, _self: int, address: int) -> int:
-        try:
-            what = self.known[self.program, address]
-            others = what.members or tuple(d for d in (what.source, what.target) if d is not None)
-            for request in self.pending.pop(address):
-                self.device.wait(request, what.name, others)
-        except BaseException as error:
-            self.raised = error
-            return FAILED
-        return 0
-
-    def _begin(self, _self: int, digest: bytes, count: int) -> int:
+    def _begin(self, digest: bytes, count: int) -> None:
         """Processes with different programs all say so."""
-        try:
-            if digest not in self.programs:
-                everybody = np.empty((self.device.count, len(digest)), np.uint8)
-                request = self.device.world.Iallgather(np.frombuffer(digest, np.uint8), everybody)
-                self.device.wait(request, "the start of the program", range(self.device.count))
-                if (everybody != everybody[0]).any():
-                    raise DifferentProgramsError("the processes have different programs")
-                self.programs.add(digest)
-            self.program = digest
-        except BaseException as error:
-            self.raised = error
-            return FAILED
-        return 0
+        if digest not in self.programs:
+            everybody = np.empty((self.device.count, len(digest)), np.uint8)
+            request = self.device.world.Iallgather(np.frombuffer(digest, np.uint8), everybody)
+            self.device.wait(request, "the start of the program", range(self.device.count))
+            if (everybody != everybody[0]).any():
+                raise DifferentProgramsError("the processes have different programs")
+            self.programs.add(digest)
+        self.program = digest
 
     # -- reductions --------------------------------------------------------------------------------------------------
 
-    def _combine(self, block: _Block, parts: Sequence[int], count: int, target: int) -> None:
-        """Combine so many elements of parts at these addresses."""
-        pointers = (ctypes.c_void_p * len(parts))(*parts)
-        self.library.hloc_combine_parts(ctypes.byref(block), ctypes.c_int(len(parts)), pointers, ctypes.c_int64(count),
-                                        ctypes.c_void_p(target))
+    def _combine(self, block: _Block, parts: np.ndarray, target: np.ndarray) -> None:
+        """Combine the rows of `parts`, each the bytes of one member."""
+        rows = (ctypes.c_void_p * len(parts))(*(row.ctypes.data for row in parts))
+        self.library.hloc_combine_parts(
+            ctypes.byref(block), ctypes.c_int(len(parts)), rows, ctypes.c_int64(target.size // block.element),
+            ctypes.c_void_p(target.ctypes.data))
+
+    def _combine_all(self, what: What, received: np.ndarray, made) -> None:
+        """received: [members, bytes of all blocks]."""
+        for block, columns, result in zip(what.blocks, what.columns, what.arrays(made)):
+            self._combine(block, received[:, columns], result)
 
     def all_reduce(self, what: What, given, made) -> Requests:
-        if not what.members:
-            return
-        if sum(what.sizes) <= GATHERED_BYTES:
-            yield from self._gather_and_combine(what, given, made)
-            return
         group, count = self.device.group(what.members), len(what.members)
-        shares = [[share_of(size // b.element, m, count) * b.element for m in range(count + 1)]
-                  for b, size in zip(what.blocks, what.sizes)]
-        requests, received = [], []
-        for a, (ends, size) in enumerate(zip(shares, what.sizes)):
-            own = ends[what.own + 1] - ends[what.own]
-            parts = np.empty((count, own), np.uint8)
-            lengths = [high - low for low, high in zip(ends, ends[1:])]
-            requests.append(group.Ialltoallv([view(given[a], size), lengths, ends[:-1], self.bytes],
-                                             [parts, [own] * count, [own * m for m in range(count)], self.bytes]))
-            received.append(parts)
-        yield from requests
+        if sum(what.sizes) <= GATHERED_BYTES:
+            everybody = np.empty((count, sum(what.sizes)), np.uint8)
+            yield group.Iallgather(_packed(what.arrays(given)), everybody)
+            self._combine_all(what, everybody, made)
+            return
+        shares = []
+        for block, operand in zip(what.blocks, what.arrays(given)):
+            ends = np.arange(count + 1) * (operand.size // block.element) // count // SHARE * SHARE * block.element
+            ends[-1] = operand.size
+            starts, lengths = ends[:-1], np.diff(ends)
+            parts = np.empty((count, lengths[what.own]), np.uint8)
+            request = group.Ialltoallv([operand, (lengths, starts)], parts)
+            shares.append((request, parts, starts, lengths))
+        yield from [request for request, *_ in shares]
         gathered = []
-        for a, (ends, size) in enumerate(zip(shares, what.sizes)):
-            base, own = received[a].ctypes.data, received[a].shape[1]
-            self._combine(what.blocks[a], [base + m * own for m in range(count)], own // what.blocks[a].element,
-                          made[a] + ends[what.own])
-            lengths = [high - low for low, high in zip(ends, ends[1:])]
-            whole = [view(made[a], size), lengths, ends[:-1], self.bytes]
-            gathered.append(group.Iallgatherv(self.device.mpi.IN_PLACE, whole))
+        for block, (_, parts, starts, lengths), result in zip(what.blocks, shares, what.arrays(made)):
+            self._combine(block, parts, result[starts[what.own]:][:parts.shape[1]])
+            gathered.append(group.Iallgatherv(self.device.mpi.IN_PLACE, [result, (lengths, starts)]))
         yield from gathered
 
-    def _gather_and_combine(self, what: What, given, made) -> Requests:
-        own, total = _packed([view(given[a], size) for a, size in enumerate(what.sizes)]), sum(what.sizes)
-        everybody = np.empty((len(what.members), total), np.uint8)
-        yield self.device.group(what.members).Iallgather(own, everybody)
-        at = everybody.ctypes.data
-        for a, (block, size) in enumerate(zip(what.blocks, what.sizes)):
-            self._combine(block, [at + m * total for m in range(len(what.members))], size // block.element, made[a])
-            at += size
-
     def reduce_scatter(self, what: What, given, made) -> Requests:
-        if not what.members:
-            return
         count, total = len(what.members), sum(what.sizes)
         sent, received = np.empty((count, total), np.uint8), np.empty((count, total), np.uint8)
-        at = 0
-        for a, (block, size) in enumerate(zip(what.blocks, what.sizes)):
-            given_blocks = view(given[a], block.rows * block.stride).reshape(block.rows, count, block.run)
-            sent[:, at:at + size] = given_blocks.transpose(1, 0, 2).reshape(count, size)
-            at += size
+        for block, columns, address in zip(what.blocks, what.columns, given):
+            sent[:, columns] = _by_member(address, block, count).reshape(count, -1)
         yield self.device.group(what.members).Ialltoall(sent, received)
-        at = received.ctypes.data
-        for a, (block, size) in enumerate(zip(what.blocks, what.sizes)):
-            self._combine(block, [at + m * total for m in range(count)], size // block.element, made[a])
-            at += size
+        self._combine_all(what, received, made)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
     def all_gather(self, what: What, given, made) -> Requests:
-        if not what.members:
-            return
         count, total = len(what.members), sum(what.sizes)
-        own = _packed([view(given[a], size) for a, size in enumerate(what.sizes)])
         direct = len(what.blocks) == 1 and what.blocks[0].rows == 1
         everybody = view(made[0], count * total).reshape(count, total) if direct else np.empty((count, total), np.uint8)
-        yield self.device.group(what.members).Iallgather(own, everybody)
-        at = 0
-        for a, (block, size) in enumerate(zip(what.blocks, what.sizes)):
-            if direct:
-                break
-            results = view(made[a], block.rows * block.stride).reshape(block.rows, count, block.run)
-            results[...] = everybody[:, at:at + size].reshape(count, block.rows, block.run).transpose(1, 0, 2)
-            at += size
+        yield self.device.group(what.members).Iallgather(_packed(what.arrays(given)), everybody)
+        for block, columns, address in zip(what.blocks, what.columns, () if direct else made):
+            _by_member(address, block, count)[...] = everybody[:, columns].reshape(count, block.rows, block.run)
 
     def all_to_all(self, what: What, given, made) -> Requests:
-        if not what.members:
-            return
         (block,), (size,), count = what.blocks, what.sizes, len(what.members)
         sent, received = np.empty((count, size), np.uint8), np.empty((count, size), np.uint8)
         for m in range(count):
@@ -289,14 +254,10 @@ class MpiCommunicator:
             _runs(made[m], block)[...] = received[m].reshape(block.rows, block.run)
 
     def broadcast(self, what: What, given, made) -> Requests:
-        for a, size in enumerate(what.sizes):
-            results = view(made[a], size)
-            if not what.members:
-                results[...] = 0
-                continue
-            if what.own == 0:
-                results[...] = view(given[a], size)
-            yield self.device.group(what.members).Ibcast(results, 0)
+        for operand, result in zip(what.arrays(given), what.arrays(made)):
+            result[...] = operand if what.members and what.own == 0 else 0
+            if what.members:
+                yield self.device.group(what.members).Ibcast(result, 0)
 
     def ragged_all_to_all(self, what: What, given, made) -> Requests:
         source, target, vector = what.blocks
@@ -314,8 +275,8 @@ class MpiCommunicator:
         sent = _packed([operand[s:s + n].reshape(-1) for s, n in zip(starts.flat, rows.flat)])
         lengths, coming = rows.sum(1) * source.run, heard[:, 0].sum(1) * target.run
         received = np.empty(int(coming.sum()), np.uint8)
-        yield group.Ialltoallv([sent, lengths, _places(lengths), self.bytes],
-                               [received, coming, _places(coming), self.bytes])
+        yield group.Ialltoallv([sent, (lengths, _places(lengths))],
+                               [received, (coming, _places(coming))])
         at = 0
         for m in range(count):
             for n, place in zip(*heard[m]):
@@ -325,41 +286,32 @@ class MpiCommunicator:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def permute(self, what: What, given, made) -> Requests:
-        yield from self._both(self._sending(what, given), self.recv(what, given, made))
-
-    @staticmethod
-    def _both(sending: Any, receiving: Requests) -> Requests:
         """Both are on their way before one is waited for."""
-        yield from receiving
-        if sending is not None:
-            yield sending
+        sent = self._sent(what, _packed(what.arrays(given)))
+        yield from self.recv(what, given, made)
+        yield from sent
 
-    def _sending(self, what: What, given) -> Any:
-        if what.target is None:
-            return None
-        own = _packed([view(given[a], size) for a, size in enumerate(what.sizes)])
-        return self.device.world.Isend(own, what.target, what.collective.number % MOST_TAGS)
+    def _sent(self, what: What, own: np.ndarray) -> list[Any]:
+        """The request that sends `own`; none without a target."""
+        tag = what.collective.number % MOST_TAGS
+        return [] if what.target is None else [self.device.world.Isend(own, what.target, tag)]
 
     def send(self, what: What, given, made) -> Requests:
         """The operand may change afterwards: a copy is sent."""
-        self.sent = [(request, array) for request, array in self.sent if not request.Test()]
-        if what.target is not None:
-            own = _packed([view(given[a], size) for a, size in enumerate(what.sizes)]).copy()
-            self.sent.append((self.device.world.Isend(own, what.target, what.collective.number % MOST_TAGS), own))
+        self.sent = [request for request in self.sent if not request.Test()]
+        self.sent += self._sent(what, _packed(what.arrays(given)).copy())
         yield from ()
 
     def recv(self, what: What, given, made) -> Requests:
-        results = [view(made[a], size) for a, size in enumerate(what.sizes)]
+        results = what.arrays(made)
         if what.source is None:
             for array in results:
                 array[...] = 0
             return
         whole = results[0] if len(results) == 1 else np.empty(sum(what.sizes), np.uint8)
         yield self.device.world.Irecv(whole, what.source, what.collective.number % MOST_TAGS)
-        at = 0
-        for array in results if len(results) > 1 else ():
-            array[...] = whole[at:at + array.size]
-            at += array.size
+        for array, columns in zip(results, what.columns if len(results) > 1 else ()):
+            array[...] = whole[columns]
 
 
 def _packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -371,6 +323,11 @@ def _runs(address: int, block: _Block) -> np.ndarray:
     size = max(0, block.rows - 1) * block.stride + block.run
     return np.lib.stride_tricks.as_strided(view(address, size if block.rows else 0), (block.rows, block.run),
                                            (block.stride, 1))
+
+
+def _by_member(address: int, block: _Block, count: int) -> np.ndarray:
+    """The blocks of `count` members that make up an array: [count, rows, run]."""
+    return view(address, block.rows * block.stride).reshape(block.rows, count, block.run).transpose(1, 0, 2)
 
 
 def _places(lengths: np.ndarray) -> np.ndarray:
