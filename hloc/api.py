@@ -47,7 +47,7 @@ class Options:
     progress      called with (stage, done, total); total is 0 if unknown
     timings       receives a Timing per pass (hloc/passes/runner.py)
     stages        receives the seconds of each stage: parse, passes, lowering, printing, compiler
-    units         receives a UnitTime per call of the C compiler (hloc/targets/cpu/building/unit_times.py)
+    units         receives a UnitTime per call of the C compiler (hloc/targets/cpu/building/unit_costs.py)
     custom_calls  custom-call target -> Python function over NumPy arrays
     saved         receives a Saved per array that a memory limit has recomputed (hloc/passes/hlo_rematerialization)
     passes        options of passes by name, e.g. {"fusion": "off", "memory_limit": 1 << 30} (hloc/passes/context.py)

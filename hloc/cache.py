@@ -124,15 +124,6 @@ def opened(key: str, suffix: str) -> BinaryIO | None:
     return None
 
 
-def find(key: str, suffix: str) -> Path | None:
-    """The path of the file that `opened` would open."""
-    file = opened(key, suffix)
-    if file is None:
-        return None
-    with file:
-        return Path(file.name)
-
-
 def take(key: str, suffix: str, into: Path) -> Path | None:
     """Link or copy the file that `opened` would open into the caller's folder, where no other process removes it."""
     file = opened(key, suffix)

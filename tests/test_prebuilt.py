@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_runtime import compiled as compile_text
 
-from hloc.targets.cpu.building import library_objects, prebuilt
+from hloc.targets.cpu.building import prebuilt
 from hloc.targets.cpu.building.library_kernels import (
     ALGORITHM_UNITS,
     ATTENTION_UNITS,
@@ -59,7 +59,7 @@ def few(tmp_path, monkeypatch):
     """The folder of an installation that makes what every program needs, and nothing else."""
     folder = tmp_path / "prebuilt"
     monkeypatch.setattr(prebuilt, "all_library_kernels", lambda: [compilation("pool.c"), compilation("call.c")])
-    monkeypatch.setattr(library_objects, "PREBUILT", folder)
+    monkeypatch.setattr(prebuilt, "PREBUILT", folder)
     monkeypatch.setenv("HLOC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("HLOC_PRECOMPILED", raising=False)
     return folder

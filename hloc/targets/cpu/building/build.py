@@ -4,7 +4,7 @@ In: Sources of a program. Out: a shared object, open, and its key; from the cach
 
     key, library = build(sources, options.report, options.units)
 
-The library kernels of runtime/ (library_objects.py) are compiled once per machine, starting while the passes run.
+The library kernels of runtime/ (prebuilt.py) are compiled once per machine.
 """
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from hloc.machine import available_cores
 from hloc.targets import sealed
 from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.library_kernels import compilation
-from hloc.targets.cpu.building.library_objects import CALL, CPU_NEEDS, runtime_digest, runtime_object
+from hloc.targets.cpu.building.prebuilt import object_of, runtime_digest
 from hloc.targets.cpu.building.toolchain import Toolchain
-from hloc.targets.cpu.building.unit_times import UnitTime, timed
+from hloc.targets.cpu.building.unit_costs import UnitTime, timed
 from hloc.targets.cpu.execution.executable import MARK, VERSION, manifest
 from hloc.targets.cpu.program.export import entry_unit, exported_names, write_constants
 from hloc.targets.cpu.program.sources import Sources, Unit
 from hloc.workers import Workers
 
 LONG_DRIVER = 40_000              # characters
+CALL = "call.c"                   # called by Python
+CPU_NEEDS = "cpu_needs.c"         # of saved programs
 Report = Callable[[str, int, int], None]
 
 
@@ -80,8 +82,7 @@ def _compile_and_link(chain: Toolchain, units: list[Unit], sources: Sources, out
     with cache.workspace() as folder, Workers(available_cores()) as cores, \
             Workers(16) as waiting:                    # another thread may be compiling a library kernel
         own = (*sources.runtime_units(), CALL, *((CPU_NEEDS,) if alone else ()))
-        library_kernels = [waiting.submit(_library_kernel, chain, *compilation(unit), digest, folder, times)
-                           for unit in own]
+        library_kernels = [waiting.submit(_library_kernel, chain, unit, digest, folder, times) for unit in own]
         jobs = [cores.submit(_unit_object, chain, unit, folder / f"unit{number}.c", times)
                 for number, unit in enumerate(sorted(units, key=lambda unit: -len(unit.text)))]
         if alone:
@@ -101,10 +102,10 @@ def _follow(jobs: list[Future], report: Report) -> None:
         report("compile", done, len(jobs))
 
 
-def _library_kernel(chain: Toolchain, unit: str, flags: tuple[str, ...], digest: str, folder: Path,
-             times: list[UnitTime]) -> Path:
-    with timed(times, f"library kernel {unit}"):
-        return runtime_object(chain, unit, flags, digest, folder)
+def _library_kernel(chain: Toolchain, unit: str, digest: str, folder: Path, times: list[UnitTime]) -> Path:
+    kernel = compilation(unit)
+    with timed(times, f"library kernel {kernel[0]}"):
+        return object_of(chain, kernel, digest, folder)
 
 
 def _unit_object(chain: Toolchain, unit: Unit, source: Path, times: list[UnitTime]) -> Path:

@@ -52,7 +52,7 @@ def cpu_tag() -> str:
 
 
 def precompiles_library_kernels() -> bool:
-    """Whether HLOC_PRECOMPILED permits it, as in library_objects.py."""
+    """Whether HLOC_PRECOMPILED permits it, as in prebuilt.py."""
     return os.environ.get("HLOC_PRECOMPILED") != "0"
 
 

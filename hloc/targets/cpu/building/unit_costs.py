@@ -5,8 +5,19 @@ In: a kernel's function, or C text of a driver. Out: milliseconds, fitted to gcc
 inlined.
 
     kernel_cost(CFunction("k", text, calls=(("sin_f32", 1),)))         some 15 more than without the sine
+
+And how long it took: which units, and which kernels in them. The compiler reports no time per function: a kernel's part
+of its unit is estimated, but for one that stands alone.
+
+    times: list[UnitTime] = []
+    with timed(times, "kernels", functions): compile them
 """
 from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.targets.c_function import CFunction
@@ -46,3 +57,35 @@ def _call_cost(name: str) -> float:
 def driver_cost(text: str) -> float:
     """Milliseconds for the driver."""
     return FUNCTION + DRIVER_PER_CHARACTER * len(text)
+
+
+class KernelTime(NamedTuple):
+    """A C function. about: the instruction that it computes ("" for one that kernels call); seconds: estimated, see
+    above."""
+
+    name: str
+    about: str
+    seconds: float
+
+
+class UnitTime(NamedTuple):
+    """One call of the C compiler. name: what it compiled; kernels: what the unit holds, the slowest first."""
+
+    name: str
+    seconds: float
+    kernels: tuple[KernelTime, ...]
+
+
+@contextmanager
+def timed(times: list[UnitTime], name: str, functions: Sequence[CFunction] = ()) -> Iterator[None]:
+    """Adds what is done inside to `times`. functions: of the unit."""
+    start = time.perf_counter()
+    yield
+    times.append(unit_time(name, time.perf_counter() - start, functions))
+
+
+def unit_time(name: str, seconds: float, functions: Sequence[CFunction]) -> UnitTime:
+    """The seconds of a unit, dealt out to its kernels."""
+    costs = [kernel_cost(f) for f in functions]
+    each = [KernelTime(f.name, f.about, seconds * cost / sum(costs)) for f, cost in zip(functions, costs)]
+    return UnitTime(name, seconds, tuple(sorted(each, key=lambda k: -k.seconds)))
