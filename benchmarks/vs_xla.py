@@ -53,7 +53,7 @@ def measure(path: Path, seconds: float) -> dict:
     found["instructions"] = sum(len(c.instructions) for c in module.computations)
     arrays = inputs_of(path, module, exe)
     xla = Xla(module, arrays)
-    found |= {"compile_xla": xla.compile_seconds, "memory_told": exe.backend.arena_size + bytes_of(exe.results)}
+    found |= {"compile_xla": xla.compile_seconds, "memory_told": exe.backend.program.arena_size + bytes_of(exe.results)}
     found["memory"], results = growth(lambda: exe(*arrays))
     found["memory_xla"], expected = growth(lambda: xla.run()[1])
     rows = compare(exe.results, results, expected, None)

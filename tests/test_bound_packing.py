@@ -102,7 +102,7 @@ def bits(results) -> list[bytes]:
 
 def held(exe) -> tuple[int, ...]:
     """Bytes of what the first call made for later ones."""
-    return exe.backend.backend.held
+    return exe.backend.backend.program.held
 
 
 def both(text: str, bound: tuple[int, ...] = (1,)):

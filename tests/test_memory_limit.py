@@ -46,7 +46,7 @@ def test_a_limit_is_kept_and_changes_no_result():
     assert arena(text, limit) < 0.75 * whole
     x = np.linspace(-0.2, 0.2, 64 * 64, dtype=np.float32).reshape(64, 64)
     small = hloc.compile(text, target="cpu", options=hloc.Options(passes={"memory_limit": limit}))
-    assert small.backend.arena_size < 0.75 * whole
+    assert small.backend.program.arena_size < 0.75 * whole
     assert small(x)[0].tobytes() == hloc.compile(text, target="cpu")(x)[0].tobytes()
 
 
@@ -132,7 +132,7 @@ def test_prediction_is_what_a_run_allocates(model):
     use = memory_use(module, find("cpu").machine, find("cpu").workspace)
     exe = hloc.compile(models.model_path(model), target="cpu")
     results = exe(*inputs_of(model, exe))
-    assert use.arena == exe.backend.arena_size
+    assert use.arena == exe.backend.program.arena_size
     assert use.results == sum(r.nbytes for r in results)
     assert use.parameters == sum(v.shape.num_bytes for v in exe.parameters)
     assert use.constants == sum(c.nbytes for c in program.constants)

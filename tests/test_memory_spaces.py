@@ -38,7 +38,7 @@ def test_on_a_cpu_both_are_one_block():
     program = plan(optimize(hloc.load(OFFLOAD), find("cpu")), find("cpu"))
     assert not program.host_apart and program.on_host == 8 * 4096
     exe = hloc.compile(OFFLOAD, target="cpu")
-    assert exe.backend.arena_size == program.arena_size > program.host_arena_size
+    assert exe.backend.program.arena_size == program.arena_size > program.host_arena_size
 
 
 def test_a_cubin_knows_what_is_on_the_host(tmp_path):

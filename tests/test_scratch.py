@@ -188,7 +188,7 @@ def test_library_kernels_allocate_nothing(name):
     assert [b.size for b in use.buffers if b.region == "scratch"] == [use.scratch]
     arrays = sensible_arrays(hloc.load(CASES[name]))
     exe = find("cpu").executable(program, module, hloc.Options())
-    assert exe.backend.arena_size == use.arena and allocated(exe, arrays) == 0
+    assert exe.backend.program.arena_size == use.arena and allocated(exe, arrays) == 0
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,7 +20,7 @@ from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Packing, Program, Workspace
 from hloc.machine import Machine
 from hloc.targets.cpu.building.program_cache import from_cache
-from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, read_manifest, refuse_if_too_large
+from hloc.targets.cpu.execution.executable import CpuBackend, NotLoaded, refuse_if_too_large, refuse_other_devices
 from hloc.targets.cpu.execution.executable import load_shared_object as open_shared_object
 from hloc.targets.manifest import value_from_json
 from hloc.targets.target import Target, refuse_alone
@@ -80,15 +80,13 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
     def start(device: Device | None) -> CpuBackend:
         toolchain.refuse_foreign(machine)
         refuse_alone(program, device)
-        needed = program.arena_size + sum(v.shape.num_bytes for v in program.results) + sum(program.held)
-        refuse_if_too_large(needed, "running this module", largest(module))
+        refuse_if_too_large(program, largest(module))
         with options.stage("compiler"):
             key, library = build(sources, options.report, options.units)
         with library:
             try:
-                return CpuBackend(library, program.parameters, program.results, program.arena_size, program.constants,
-                                  list(zip(sources.host_calls, functions)), key, held=program.held,
-                                  devices=program.communicating, device=device)
+                return CpuBackend(library, program, program.communicating, key=key, device=device,
+                                  host_calls=list(zip(sources.host_calls, functions)))
             except NotLoaded as error:
                 cache.forget(key, ".so")
                 raise BuildError(f"the C compiler's output is not a program: {error.message}") from None
@@ -157,21 +155,17 @@ def refuse_calls(sources: Sources, suffix: str) -> None:
                                call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
 
 
-def load_shared_object(path: Path) -> Executable:
-    """A saved .so as an Executable. Raises RunError for a file that hloc did not write."""
-    facts = read_manifest(path)
+def load_shared_object(path: Path, device: Device | None = None) -> Executable:
+    """A saved .so as an Executable; device: on which a program of several runs: without one it is looked at. Raises
+    RunError for a file that hloc did not write."""
+    backend, facts = open_shared_object(path, device)
+
+    def start() -> CpuBackend:
+        refuse_other_devices(facts["devices"], device)
+        assert backend is not None
+        return backend
+    parameters, results = ([value_from_json(row) for row in facts[what]] for what in ("parameters", "results"))
+    made = Executable(str(facts["name"]), "cpu", parameters, results, start, lambda: json.dumps(facts, indent=1))
     if facts["devices"] > 1:
-        return _saved_for_devices(path, facts)
-    backend, facts = open_shared_object(path)
-    return Executable(str(facts["name"]), "cpu", backend.parameters, backend.results, lambda: backend,
-                      lambda: json.dumps(facts, indent=1))
-
-
-def _saved_for_devices(path: Path, facts: dict, device: Device | None = None) -> Executable:
-    """A saved program of several devices: it runs on each of them, or is looked at."""
-    made = Executable(str(facts["name"]), "cpu", [value_from_json(row) for row in facts["parameters"]],
-                      [value_from_json(row) for row in facts["results"]],
-                      lambda: open_shared_object(path, device)[0], lambda: json.dumps(facts, indent=1))
-    made.devices = facts["devices"]
-    made.on_device = partial(_saved_for_devices, path, facts)
+        made.devices, made.on_device = facts["devices"], partial(load_shared_object, path)
     return made

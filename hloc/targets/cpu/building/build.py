@@ -53,9 +53,7 @@ def build(sources: Sources, report: Report, times: list[UnitTime]) -> tuple[str,
 def save(sources: Sources, file: BinaryIO, name: str, report: Report, times: list[UnitTime]) -> None:
     """Write a self-contained shared object, with constants and manifest. name: prefix of its functions."""
     program = sources.program
-    facts = {**manifest(program.name, program.parameters, program.results, program.arena_size, program.constants,
-                        program.communicating),
-             "functions": name, "march": sources.machine.march}
+    facts = {**manifest(program, program.communicating), "functions": name, "march": sources.machine.march}
     with cache.workspace() as folder:
         constants, output = folder / "constants.bin", folder / "program.so"
         write_constants(program.constants, constants)

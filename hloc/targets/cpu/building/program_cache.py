@@ -43,18 +43,19 @@ def from_cache(machine: Machine, module: Module, passes: dict, compile_text: Cal
     key = cache.digest("program 3", cache.package_identity(), toolchain.find(machine).identity(), repr(machine),
                        json.dumps(passes, sort_keys=True, default=repr), print_module(module, elide_constants=True),
                        constants_identity(module), f"SciPy {find_spec('scipy') is not None}")
-    backend, name = _find(key)
+    backend = _find(key)
     if backend is None:
         exe = compile_now()
         made: Any = exe.backend                       # a CpuBackend
-        _remember(key, exe.name, made)
+        _remember(key, made)
         return exe
     anew = once(lambda: compile_text(str(module)))
 
     def written(form: str, suffix: str, *arguments):
         return getattr(anew(), form)[suffix](*arguments)
 
-    return Executable(name, "cpu", backend.parameters, backend.results, lambda: backend, lambda: anew().source,
+    program = backend.program
+    return Executable(program.name, "cpu", program.parameters, program.results, lambda: backend, lambda: anew().source,
                       texts={suffix: partial(written, "texts", suffix) for suffix in (".c", ".hlo")},
                       files={".so": partial(written, "files", ".so")},
                       headers={suffix: partial(written, "headers", suffix) for suffix in (".so", ".c")},
@@ -76,8 +77,8 @@ def constants_identity(module: Module) -> str:
     return digest.hexdigest()
 
 
-def _find(key: str) -> tuple[CpuBackend | None, str]:
-    """The backend stored under `key` and the program's name; None if there is no usable one."""
+def _find(key: str) -> CpuBackend | None:
+    """The backend stored under `key`; None if there is no usable one."""
     with ExitStack() as held:
         def found(name: str, suffix: str) -> BinaryIO | None:
             file = cache.opened(name, suffix)
@@ -87,18 +88,17 @@ def _find(key: str) -> tuple[CpuBackend | None, str]:
             library = found(facts["library"], ".so")
             if library:
                 constants = np.memmap(blob, np.uint8, "r")
-                backend = backend_of(library, facts, constants, facts["library"], held=facts["held"])
-                return backend, facts["name"]
-    return None, ""
+                return backend_of(library, facts, constants, facts["library"], held=facts["held"])
+    return None
 
 
-def _remember(key: str, name: str, backend: CpuBackend) -> None:
+def _remember(key: str, backend: CpuBackend) -> None:
     if backend.host_calls:
         return
     from hloc.targets.cpu.program.export import write_constants
-    facts = manifest(name, backend.parameters, backend.results, backend.arena_size, backend.constants, backend.devices)
+    facts = {**manifest(backend.program, backend.devices), "held": backend.program.held, "library": backend.key}
     with cache.workspace() as folder:
         blob = folder / "constants"
-        write_constants(backend.constants, blob)
+        write_constants(backend.program.constants, blob)
         cache.put(key, ".bin", blob)
-    cache.put_bytes(key, ".json", json.dumps({**facts, "held": backend.held, "library": backend.key}).encode())
+    cache.put_bytes(key, ".json", json.dumps(facts).encode())

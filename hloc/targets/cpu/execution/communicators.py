@@ -1,20 +1,17 @@
-"""The communicator of a run: that of threads (runtime/threads.c) or of MPI processes (mpi.py).
+"""The communicators of runs: their table of functions, and those of devices that are threads of this process
+(runtime/threads.c). MPI processes have theirs (mpi.py).
 
-In: a program's library, and the device that it runs on. Out: what knows the address of the hloc_communicator.
+In: a program's library, which holds the C code. Out: an address for each device.
 
-    held = communicator_of(device, library);  bases[-1] = held.address
+    devices = ThreadDevices(library, 4);  ThreadCommunicator(devices, 0).address
 """
 from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Protocol
 
 from hloc.errors import RunError
-from hloc.evaluate.simulate import AbandonedError, SimulatedDevice
-
-if TYPE_CHECKING:
-    from hloc.evaluate import Device
+from hloc.evaluate.simulate import AbandonedError
 
 VERSION = 1
 DEVICES_FAIL = 14                                  # code of a run: other devices do not come
@@ -27,13 +24,6 @@ class Table(ctypes.Structure):
                 *((name, ctypes.c_void_p) for name in (
                     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "permute", "send", "recv",
                     "ragged_all_to_all", "done", "begin", "failed", "message")))
-
-
-class Communicator(Protocol):
-    address: int
-
-    def error(self, code: int) -> BaseException:
-        """What to raise for such a code of a run."""
 
 
 class ThreadDevices:
@@ -75,17 +65,3 @@ class ThreadCommunicator:
         table = Table.from_address(self.address)
         said = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(table.message)(self.address)
         return AbandonedError((said or b"").decode(errors="replace"), is_cause=code == DEVICES_FAIL)
-
-
-def communicator_of(device: Device | None, library) -> Communicator:
-    """The communicator of a run on `device`; None: on one alone."""
-    if device is None or device.count == 1:
-        return ThreadCommunicator(ThreadDevices(library, 1), 0)
-    if isinstance(device, SimulatedDevice):
-        devices = device.rendezvous.threads(lambda count: ThreadDevices(library, count))
-        assert isinstance(devices, ThreadDevices)
-        return ThreadCommunicator(devices, device.number)
-    from hloc.evaluate.mpi import MpiDevice
-    from hloc.targets.cpu.execution.mpi import MpiCommunicator
-    assert isinstance(device, MpiDevice)
-    return device.communicator(lambda: MpiCommunicator(device, library))

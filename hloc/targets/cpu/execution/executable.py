@@ -25,7 +25,7 @@ import numpy as np
 from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import RunError, UnsupportedError
 from hloc.ir import Instruction, Shape, numpy_dtype
-from hloc.kernels.plan import HostCall, Value
+from hloc.kernels.plan import HostCall, Program
 from hloc.limits import available_memory
 from hloc.machine import available_cores
 from hloc.sanitize import check_runtime
@@ -47,6 +47,8 @@ from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, wh
 
 if TYPE_CHECKING:
     from hloc.evaluate import Device
+    from hloc.targets.cpu.execution.communicators import ThreadCommunicator
+    from hloc.targets.cpu.execution.mpi import MpiCommunicator
 
 MARK, VERSION = "hloc_shared_object", 3
 
@@ -54,14 +56,15 @@ MOST_DEVICES = 1 << 20
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)         # prefixes of functions
 
 
-def refuse_if_too_large(needed: int, what: str, largest: Instruction | None = None) -> None:
-    """Raise RunError, before anything is allocated, if `needed` bytes are not available; it names `largest`, if
+def refuse_if_too_large(program: Program, largest: Instruction | None = None) -> None:
+    """Raise RunError, before anything is allocated, if the bytes of its runs are not available; it names `largest`, if
     given."""
+    needed = program.arena_size + sum(v.shape.num_bytes for v in program.results) + sum(program.held)
     free = available_memory()
     if free is not None and needed > free:
         why = f"; its largest array is %{largest.name}, {largest.shape}" if largest else ""
-        raise RunError(f"{what} needs {needed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are free{why}",
-                       largest.span if largest else None)
+        raise RunError(f"running this module needs {needed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are free"
+                       f"{why}", largest.span if largest else None)
 
 
 _sharing = threading.Lock()
@@ -153,35 +156,31 @@ os.register_at_fork(after_in_child=start_anew_after_fork)
 
 
 class CpuBackend:
-    """Calls hloc_execute of one shared object. library: open until this is made; key: its cache key, if it is cached;
-    table: of open_library; held: bytes of arrays that the first run computes for later ones (Program.held); devices:
-    that the program is for, 0: it takes no communicator; device: on which it runs."""
+    """Calls hloc_execute of one shared object. library: open until this is made; program: from a file it has neither
+    kernels nor steps; devices: that it is for, 0: it takes no communicator; host_calls: the steps that Python runs, and
+    their functions; key: of the library, if it is cached; table: of open_library; device: on which it runs."""
 
-    def __init__(self, library: IO[bytes], parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
-                 constants: Sequence[np.ndarray], host_calls: Sequence[tuple[HostCall, Callable]] = (), key: str = "",
-                 table: str = "", held: Sequence[int] = (), devices: int = 0, device: Device | None = None):
-        self.devices, self.communicator = devices, None
-        self.held = tuple(held)
-        self.key, self.arena_size, self.constants = key, arena_size, tuple(constants)
-        self.parameters, self.results, self.host_calls = tuple(parameters), tuple(results), tuple(host_calls)
-        outputs = sum(v.shape.num_bytes for v in results)
-        refuse_if_too_large(arena_size + outputs + sum(held), "running this module")
+    def __init__(self, library: IO[bytes], program: Program, devices: int, *, key: str = "", table: str = "",
+                 host_calls: Sequence[tuple[HostCall, Callable]] = (), device: Device | None = None):
+        self.program, self.devices = program, devices
+        self.communicator: ThreadCommunicator | MpiCommunicator | None = None
+        self.key, self.host_calls = key, tuple(host_calls)
+        parameters, results, constants = program.parameters, program.results, program.constants
+        refuse_if_too_large(program)
         self.shared_object = open_library(library, table)
         if hasattr(self.shared_object, "hloc_lapack_table"):
             from hloc.targets.cpu.execution.lapack import bind_functions
             bind_functions(self.shared_object)
         self.shared_object.hloc_use_threads(max(1, available_cores() // devices_here(device)))
-        self._arena = aligned_bytes(arena_size)
-        count = 1 + len(parameters) + len(results) + len(constants) + len(held) + (devices > 0)
+        self._arena = aligned_bytes(program.arena_size)
+        count = 1 + len(parameters) + len(results) + len(constants) + len(program.held) + (devices > 0)
         self._bases = (ctypes.c_void_p * count)(self._arena.ctypes.data)
-        self._first_result = 1 + len(parameters)
-        self._held = [aligned_bytes(size) for size in held]
+        self._held = [aligned_bytes(size) for size in program.held]
         for array in self._held[:1]:
             array[:] = 0                                      # the flag: nothing is made yet
-        for place, array in enumerate((*constants, *self._held), self._first_result + len(results)):
+        for place, array in enumerate((*constants, *self._held), 1 + len(parameters) + len(results)):
             self._bases[place] = array.ctypes.data
         if devices:
-            from hloc.targets.cpu.execution.communicators import communicator_of
             self.communicator = communicator_of(device, self.shared_object)
             self._bases[count - 1] = self.communicator.address
         self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
@@ -202,7 +201,7 @@ class CpuBackend:
         self._caller, quick = quick_caller(
             self.shared_object, self._bases, facts, lambda number, pointers: known()._call_host(number, pointers),
             lambda arrays, code: known()._call_anew(arrays, code),
-            (self._arena, self.constants, self._held, self._memory))
+            (self._arena, self.program, self._held, self._memory))
         if facts is not None:
             self.quick = quick
 
@@ -268,6 +267,22 @@ class CpuBackend:
             np.copyto(output, answer)
 
 
+def communicator_of(device: Device | None, library) -> ThreadCommunicator | MpiCommunicator:
+    """The communicator of a run on `device`; None: on one alone. It has an address, and makes errors of codes."""
+    from hloc.evaluate.simulate import SimulatedDevice
+    from hloc.targets.cpu.execution.communicators import ThreadCommunicator, ThreadDevices
+    if device is None or device.count == 1:
+        return ThreadCommunicator(ThreadDevices(library, 1), 0)
+    if isinstance(device, SimulatedDevice):
+        devices = device.rendezvous.threads(lambda count: ThreadDevices(library, count))
+        assert isinstance(devices, ThreadDevices)
+        return ThreadCommunicator(devices, device.number)
+    from hloc.evaluate.mpi import MpiDevice
+    from hloc.targets.cpu.execution.mpi import MpiCommunicator
+    assert isinstance(device, MpiDevice)
+    return device.communicator(lambda: MpiCommunicator(device, library))
+
+
 def devices_here(device: Device | None) -> int:
     """How many devices of a run share the CPUs of this process."""
     return 1 if device is None else device.neighbours
@@ -292,13 +307,13 @@ def constant_places(constants: Sequence[np.ndarray]) -> list[int]:
     return [0, *accumulate(-(-c.nbytes // ALIGNMENT) * ALIGNMENT for c in constants)]
 
 
-def manifest(name: str, parameters: Sequence[Value], results: Sequence[Value], arena_size: int,
-             constants: Sequence[np.ndarray], devices: int) -> dict:
+def manifest(program: Program, devices: int) -> dict:
     """Facts for JSON: names and shapes, arena size and offsets of constants in the blob; devices: as CpuBackend's."""
-    places = constant_places(constants)
-    return {"name": name, "arena": arena_size, "constants": places[:-1], "constant_bytes": places[-1],
+    places = constant_places(program.constants)
+    return {"name": program.name, "arena": program.arena_size, "constants": places[:-1], "constant_bytes": places[-1],
             "devices": devices, "byte_order": sys.byteorder, "machine": os.uname().machine,
-            "parameters": [value_to_json(v) for v in parameters], "results": [value_to_json(v) for v in results]}
+            "parameters": [value_to_json(v) for v in program.parameters],
+            "results": [value_to_json(v) for v in program.results]}
 
 
 def _check_manifest(facts: dict) -> None:
@@ -316,22 +331,16 @@ def _check_manifest(facts: dict) -> None:
         raise ValueError("its functions have no name")
 
 
-def read_manifest(path: Path) -> dict:
-    """The manifest of a .so that `hloc compile` wrote. Raises RunError for any other file."""
-    from hloc.targets import sealed
-    with sealed.reading(path, MARK, VERSION) as found:
-        _check_manifest(found.plan["manifest"])
-        return found.plan["manifest"]
-
-
-def load_shared_object(path: Path, device: Device | None = None) -> tuple[CpuBackend, dict]:
-    """The backend of a .so that `hloc compile` wrote, on one of several devices or alone, and its manifest. Raises
-    RunError for any other file: before the system's loader sees it, its length, its hash and its manifest are
-    checked."""
+def load_shared_object(path: Path, device: Device | None = None) -> tuple[CpuBackend | None, dict]:
+    """The backend of a .so that `hloc compile` wrote, on one of several devices or alone (None of a program of several
+    devices), and its manifest. Raises RunError for any other file: before the system's loader sees it, its length, its
+    hash and its manifest are checked."""
     from hloc.targets import sealed
     with sealed.reading(path, MARK, VERSION) as found:
         facts = found.plan["manifest"]
         _check_manifest(facts)
+        if facts["devices"] > 1 and device is None:
+            return None, facts
         table = f"{facts['functions']}_program"
         library = open_library(found.file, table)
         assert isinstance(library, SavedLibrary)              # as there is a table
@@ -357,10 +366,10 @@ def backend_of(library: IO[bytes], facts: dict, blob: np.ndarray, key: str = "",
     """The backend of a manifest; `blob` holds its constants. Raises UnsupportedError for a program of several devices
     without one of them."""
     refuse_other_devices(facts["devices"], device)
-    return CpuBackend(library, [value_from_json(row) for row in facts["parameters"]],
-                      [value_from_json(row) for row in facts["results"]], facts["arena"],
-                      [blob[offset:] for offset in facts["constants"]], key=key, table=table, held=held,
-                      devices=facts["devices"], device=device)
+    parameters, results = (tuple(value_from_json(row) for row in facts[what]) for what in ("parameters", "results"))
+    constants = tuple(blob[offset:] for offset in facts["constants"])
+    program = Program(facts["name"], (), (), parameters, results, constants, facts["arena"], held=tuple(held))
+    return CpuBackend(library, program, facts["devices"], key=key, table=table, device=device)
 
 
 def refuse_other_devices(wanted: int, device: Device | None) -> None:
