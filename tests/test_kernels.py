@@ -166,7 +166,7 @@ def test_copies_of_rows_to_columns_are_calls(text, calls):
 def test_which_copies_turn(target, source, columns, call):
     """array[a i + b j] = array[c i + d j] in loops over i < 64 and j < columns."""
     def copy(*arrays):
-        to, start = (of_names({"i": factors[0], "j": factors[1]}).expression() for factors in (target, source))
+        to, start = (of_names({"i": factors[0], "j": factors[1]}) for factors in (target, source))
         inner = For("j", columns, SERIAL, (Store(arrays[0], to, Load(arrays[1], start, "f16")),))
         return transpose_call(For("i", 64, SERIAL, (inner,)), printer)
     printer = ExpressionPrinter()

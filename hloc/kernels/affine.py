@@ -1,102 +1,84 @@
-"""Positions as affine forms: the element that an iteration of a loop accesses, and the stride of the loop.
+"""Positions in loops: the element that an iteration accesses, and how far it moves with each counter.
 
-In: INDEX expressions, which are sums as they stand (ir.py), and the forms of the names in them. Out: an Affine: a sum
-of integer multiples of atoms, and a constant. An atom is a name, or an expression that is not such a sum: a quotient, a
-remainder, a load.
+An INDEX expression is a sum of multiples of atoms as it stands (ir.py, indexing.sum_of): its own affine form. An atom
+is a name, or an expression that is not such a sum: a quotient, a remainder, a load. In: such expressions, and the forms
+of the names in them.
 
     known = forms([Let p = 32 i0])
     affine(p + i1 + 4, known)                      ->  32 i0 + i1 + 4
-    affine(p + i1 / 3, known).step("i1", ())       ->  None: i1 / 3 does not grow evenly
-    affine(p + i1 + 4, known).without("i1")        ->  32 i0 + 4, where the loop over i1 begins
+    factor_of(32 i0 + i1 + 4, "i0")                ->  32
+    stride(affine(p + i1 / 3, known), "i1", ())    ->  None: i1 / 3 does not grow evenly
+    without(32 i0 + i1 + 4, "i1")                  ->  32 i0 + 4, where the loop over i1 begins
 """
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from hloc.kernels.indexing import sum_of, sum_parts
-from hloc.kernels.ir import INDEX, Expr, For, Let, Load, Stmt, Var
+from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, For, Let, Load, Stmt, Var
 from hloc.kernels.walks import parts, varying, walk
 
 
-class Affine(NamedTuple):
-    """sum(factor * atom) + constant, in elements. No factor is 0."""
-
-    terms: Mapping[Expr, int]
-    constant: int = 0
-
-    def __add__(self, other: Affine) -> Affine:       # type: ignore[override]      # tuples join
-        return self.plus(other, 1)
-
-    def plus(self, other: Affine, times: int) -> Affine:
-        """The sum of this form and a multiple of another."""
-        terms = dict(self.terms)
-        for atom, factor in other.terms.items():
-            terms[atom] = terms.get(atom, 0) + factor * times
-        return Affine({a: f for a, f in terms.items() if f}, self.constant + other.constant * times)
-
-    def scaled(self, factor: int) -> Affine:
-        return Affine({a: f * factor for a, f in self.terms.items()} if factor else {}, self.constant * factor)
-
-    def factor(self, name: str) -> int:
-        """The factor of a name; 0 if it does not occur by itself."""
-        return self.terms.get(Var(name, INDEX), 0)
-
-    @property
-    def factors(self) -> dict[str, int] | None:
-        """The factors of names; None if there are other atoms."""
-        names = {a.name: f for a, f in self.terms.items() if isinstance(a, Var)}
-        return names if len(names) == len(self.terms) else None
-
-    def step(self, counter: str, inner: Collection[str]) -> int | None:
-        """The stride of the form in a loop. inner: other names that may change in the loop; None if the stride may not
-        be constant."""
-        counted = Var(counter, INDEX)
-        for part in parts(a for a in self.terms if a != counted):
-            if isinstance(part, Load) or isinstance(part, Var) and (part.name == counter or part.name in inner):
-                return None
-        return self.terms.get(counted, 0)
-
-    def without(self, *names: str) -> Affine:
-        """The form with these names set to 0."""
-        out = {Var(name, INDEX) for name in names}
-        return self._replace(terms={a: f for a, f in self.terms.items() if a not in out})
-
-    def expression(self) -> Expr:
-        """The form as an INDEX expression."""
-        return sum_of(self.terms.items(), self.constant)
-
-
-def of_names(factors: Mapping[str, int], constant: int = 0) -> Affine:
-    """The form with these factors of names."""
-    return Affine({Var(name, INDEX): f for name, f in factors.items() if f}, constant)
-
-
-def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine:
+def affine(expr: Expr, known: Mapping[str, Expr]) -> Expr:
     """The form of an INDEX expression; unknown names stand for themselves."""
-    atoms, constant = sum_parts(expr)
-    terms: dict[Expr, int] = {}
-    for atom, factor in atoms:
-        named = known.get(atom.name) if isinstance(atom, Var) else None
-        if named is None:
-            terms[atom] = terms.get(atom, 0) + factor
-            continue
-        constant += named.constant * factor
-        for inner, times in named.terms.items():
-            terms[inner] = terms.get(inner, 0) + times * factor
-    return Affine({a: f for a, f in terms.items() if f}, constant)
+    terms, constant = sum_parts(expr)
+    return sum_of(((known.get(a.name, a) if isinstance(a, Var) else a, times) for a, times in terms), constant)
 
 
-def forms(statements: Iterable[Stmt], known: Mapping[str, Affine] | None = None) -> dict[str, Affine]:
+def forms(statements: Iterable[Stmt], known: Mapping[str, Expr] | None = None) -> dict[str, Expr]:
     """`known` with the forms of the names of positions in these statements, nested ones too; names of expressions that
     are not sums stand for themselves."""
     found = dict(known or {})
     for s in walk(statements):
-        if isinstance(s, Let) and s.value.type == INDEX:
-            form = affine(s.value, found)
-            if isinstance(s.value, Var) or s.value not in form.terms:
-                found[s.name] = form
+        if isinstance(s, Let) and s.value.type == INDEX and (
+                isinstance(s.value, (Const, Var)) or isinstance(s.value, Apply) and s.value.op == SUM):
+            found[s.name] = affine(s.value, found)
     return found
+
+
+def of_names(factors: Mapping[str, int], constant: int = 0) -> Expr:
+    """The sum of multiples of names."""
+    return sum_of([(Var(name, INDEX), times) for name, times in factors.items()], constant)
+
+
+def plus(form: Expr, other: Expr | int, times: int = 1) -> Expr:
+    """The sum of a form and a multiple of another."""
+    return sum_of(((form, 1), (other if not isinstance(other, int) else Const(other, INDEX), times)), 0)
+
+
+def constant_of(form: Expr) -> int:
+    return sum_parts(form)[1]
+
+
+def atoms(form: Expr) -> list[Expr]:
+    return [atom for atom, _ in sum_parts(form)[0]]
+
+
+def factor_of(form: Expr, name: str) -> int:
+    """The factor of a name; 0 if it does not occur by itself."""
+    return next((times for a, times in sum_parts(form)[0] if isinstance(a, Var) and a.name == name), 0)
+
+
+def factors_of(form: Expr) -> dict[str, int] | None:
+    """The factors of names; None if there are other atoms."""
+    terms = list(sum_parts(form)[0])
+    names = {a.name: times for a, times in terms if isinstance(a, Var)}
+    return names if len(names) == len(terms) else None
+
+
+def stride(form: Expr, counter: str, inner: Collection[str]) -> int | None:
+    """The stride of a form in a loop. inner: other names that may change in the loop; None if the stride may not be
+    constant."""
+    for part in parts(a for a in atoms(form) if not (isinstance(a, Var) and a.name == counter)):
+        if isinstance(part, Load) or isinstance(part, Var) and (part.name == counter or part.name in inner):
+            return None
+    return factor_of(form, counter)
+
+
+def without(form: Expr, *names: str) -> Expr:
+    """The form with these names set to 0."""
+    terms, constant = sum_parts(form)
+    return sum_of(((a, times) for a, times in terms if not (isinstance(a, Var) and a.name in names)), constant)
 
 
 class Along:
@@ -107,18 +89,24 @@ class Along:
 
     def step(self, position: Expr) -> int | None:
         """The stride of a position in elements; None if it is not constant."""
-        return affine(position, self.known).step(self.counter, self.inner)
-
-    def start(self, position: Expr) -> Expr:
-        """A position with a stride, at the start of the loop."""
-        return affine(position, self.known).without(self.counter).expression()
+        return stride(affine(position, self.known), self.counter, self.inner)
 
 
 def injective(factors: Mapping[str, int], extents: Mapping[str, int]) -> bool:
     """Whether different counter values give different positions. extents: the number of values of each counter."""
     reach = 0
-    for factor, extent in sorted((abs(factors.get(name, 0)), n) for name, n in extents.items() if n > 1):
-        if factor <= reach:
+    for times, extent in sorted((abs(factors.get(name, 0)), n) for name, n in extents.items() if n > 1):
+        if times <= reach:
             return False
-        reach += factor * (extent - 1)
+        reach += times * (extent - 1)
     return True
+
+
+def stays_inside(form: Expr, size: int, extents: Mapping[str, int]) -> bool:
+    """Whether a position is in an array of that size at all values of these counters, and depends on nothing else: then
+    it may be read even if its value is not used."""
+    terms = factors_of(form)
+    if terms is None or not terms.keys() <= extents.keys():
+        return False
+    reach, start = [times * (extents[name] - 1) for name, times in terms.items()], constant_of(form)
+    return start + sum(min(n, 0) for n in reach) >= 0 and start + sum(max(n, 0) for n in reach) < size

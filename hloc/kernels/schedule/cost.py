@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hloc.kernels.affine import affine
+from hloc.kernels.indexing import sum_parts
 from hloc.kernels.ir import INDEX, Apply, Assign, Expr, For, Let, Load, Local, Mutable, Stmt, Store, Var
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.vectors import MASKS, bits_of, bytes_of, element_of, is_vector
@@ -228,6 +228,6 @@ def crossing(position: Expr, type: str) -> float:
     size, step = bytes_of(type), bits_of(element_of(type)) // 8
     if size <= 8:
         return 0.0
-    form = affine(position, {})
-    whole = form.constant * step % size == 0 and all(f * step % LINE == 0 for f in form.terms.values())
+    terms, constant = sum_parts(position)
+    whole = constant * step % size == 0 and all(f * step % LINE == 0 for _, f in terms)
     return 0.0 if whole else min(1.0, (size - step) / LINE)

@@ -8,7 +8,8 @@ from collections import defaultdict
 from itertools import count
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, Along, affine
+from hloc.kernels.affine import Along, affine, constant_of, plus, stride, without
+from hloc.kernels.indexing import sum_parts
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Expr, For, Load, Stmt, Store, Var
 from hloc.kernels.schedule.cost import REGISTER, UNITS, constants, cost, held, work_of
 from hloc.kernels.schedule.hoisting import hoisted
@@ -51,8 +52,8 @@ def uses_of(nest: RowNest, steps: tuple[Step, ...], machine: Machine) -> dict[st
     def iterations(s: For) -> int:
         if isinstance(s.extent, int):
             return s.extent
-        form = affine(s.extent, {})                 # of all rows, or of what they hold
-        return form.constant + nest.iterations * sum(form.terms.values())
+        terms, constant = sum_parts(s.extent)       # of all rows, or of what they hold
+        return constant + nest.iterations * sum(times for _, times in terms)
 
     def vectors(s: For) -> tuple[Stmt, ...]:
         return whole_vectors(with_groups(s)[0]._replace(extent=iterations(s)), machine)
@@ -90,16 +91,16 @@ def _with_groups(loop: For) -> tuple[For, int]:
     along, rests = Along(loop), defaultdict[tuple[str, int], set[int]](set)
     forms = {one: affine(one.position, along.known) for one in accesses(loop.body)}
     groups = {one: (one.buffer, step) for one, form in forms.items()
-              if (step := form.step(loop.name, along.inner)) in GROUPS
+              if (step := stride(form, loop.name, along.inner)) in GROUPS
               and type_of(one) != "f16"}               # which compilers convert one by one
     for one, key in groups.items():
-        rests[key].add(forms[one].constant % key[1])
+        rests[key].add(constant_of(forms[one]) % key[1])
     whole = {one for one, key in groups.items() if len(rests[key]) == key[1]}
 
     def adjacent(one: Load | Store) -> Expr:
         if one not in whole:
             return one.position
-        return Affine(dict(forms[one].terms) | {Var(loop.name, INDEX): 1}, forms[one].constant).expression()
+        return plus(without(forms[one], loop.name), Var(loop.name, INDEX))
 
     def change(e: Expr) -> Expr:
         return e._replace(position=adjacent(e)) if isinstance(e, Load) and e in whole else with_parts(e, change)

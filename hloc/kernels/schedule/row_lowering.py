@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, affine, forms, of_names
+from hloc.kernels.affine import affine, factor_of, forms, of_names, plus, without
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
@@ -251,9 +251,9 @@ class _Rows:
         """Where an element is: one of an array of a row among those of all rows."""
         if buffer not in self.sizes:
             return buffer, position
-        form, row = affine(position, {}), affine(env.get(self.row, Var(self.row, INDEX)), {})
-        form = form.scaled(self.nest.iterations) + row if self.nest.has_lanes else form.plus(row, self.sizes[buffer])
-        return self.arrays[buffer], form.expression()
+        row = env.get(self.row, Var(self.row, INDEX))
+        return self.arrays[buffer], plus(row, position, self.nest.iterations) if self.nest.has_lanes \
+            else plus(position, row, self.sizes[buffer])
 
     # -- tables
 
@@ -283,23 +283,23 @@ class _Rows:
         for name, extent in reversed(part.chain):
             factors[name] = size
             size *= extent
-        return of_names(factors).expression()
+        return of_names(factors)
 
     def table(self, part: Part, buffer: str, position: Expr, type: str, is_result: bool) -> str:
         """The table of a buffer's elements at these positions."""
         form = affine(position, self.known)
-        levels = tuple((form.factor(n), extent) for n, extent in part.chain)
-        rest = form.without(self.row, *(n for n, _ in part.chain))
-        key = buffer, levels, form.factor(self.row), frozenset(rest.terms.items()), rest.constant, is_result
+        levels = tuple((factor_of(form, n), extent) for n, extent in part.chain)
+        rest = without(form, self.row, *(n for n, _ in part.chain))
+        key = buffer, levels, factor_of(form, self.row), rest, is_result
         if key not in self.tables:
             name = self.array(buffer, type, self.nest.iterations * math.prod(n for _, n in part.chain))
             self.tables[key] = name
             self.move(part, buffer, form, name, type, is_result)
         return self.tables[key]
 
-    def move(self, part: Part, buffer: str, form: Affine, table: str, type: str, is_result: bool) -> None:
+    def move(self, part: Part, buffer: str, there: Expr, table: str, type: str, is_result: bool) -> None:
         """Copies rows to a table, or back."""
-        there, here, row = form.expression(), self.inside(part), self.fresh(self.row)
+        here, row = self.inside(part), self.fresh(self.row)
         one = Store(table, here, Load(buffer, there, type))
         if is_result:
             one = Store(buffer, there, Load(table, here, type))

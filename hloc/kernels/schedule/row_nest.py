@@ -29,7 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, affine, forms, injective
+from hloc.kernels.affine import affine, atoms, constant_of, factor_of, forms, injective, plus, without
+from hloc.kernels.indexing import sum_parts
 from hloc.kernels.ir import (
     INDEX,
     SERIAL,
@@ -138,17 +139,17 @@ class RowNest(NamedTuple):
         known = forms(self.loop.body)
         places = [affine(one.position, known) for part in self.parts if part.chain for one in accesses(part.body)
                   if one.buffer == buffer and self.is_strided(part, one, known)]
-        is_same = not any(isinstance(e, Var) and e.name in self.different for p in places for e in parts(p.terms))
+        is_same = not any(isinstance(e, Var) and e.name in self.different for e in parts(places))
         return self.times if is_same and buffer in {load.buffer for load in loads(self.loop.body)} else 1
 
     def fits(self, buffer: str) -> bool:
         """Whether tables of a buffer are not too large."""
         return all(n * self.iterations * ELEMENT_TYPES[t].bytes <= MOST_BYTES for t, n in self.strided[buffer])
 
-    def is_strided(self, part: Part, one: Load | Store, known: Mapping[str, Affine]) -> bool:
+    def is_strided(self, part: Part, one: Load | Store, known: Mapping[str, Expr]) -> bool:
         """Whether an access is to other than adjacent elements for adjacent rows, which may be transposed."""
         form = affine(one.position, known)
-        return (part.is_plain and abs(form.factor(self.loop.name)) > 1 and is_fixed(form, self, part)
+        return (part.is_plain and abs(factor_of(form, self.loop.name)) > 1 and is_fixed(form, self, part)
                 and one.buffer not in {a.name for a in self.arrays})
 
 
@@ -237,27 +238,27 @@ def _refuse_dependence(nest: RowNest) -> None:
     if assigned(body) - defined(body):
         raise Refused("rows change one variable")
     private = {a.name for a in nest.arrays}
-    if any(affine(one.position, known).factor(nest.loop.name) for one in accesses(body) if one.buffer in private):
+    if any(factor_of(affine(one.position, known), nest.loop.name) for one in accesses(body) if one.buffer in private):
         raise Refused("an array of one row is read at positions of many")
     written = {s.buffer for s in stores(body)} - private
     if written & {load.buffer for load in loads(body)}:
         raise Refused("what is written is read")
-    ranges: dict[str, list[tuple[Affine, int]]] = {}
+    ranges: dict[str, list[tuple[Expr, int]]] = {}
     for part in nest.parts:
         extents = dict(part.chain) | {nest.loop.name: nest.iterations}
         for s in part.body:
             if isinstance(s, Store) and s.buffer not in private:
                 form = affine(s.position, known)
-                steps = {n: form.factor(n) for n in extents}
+                steps = {n: factor_of(form, n) for n in extents}
                 if not is_fixed(form, nest, part) or not injective(steps, extents):
                     raise Refused(f"rows may write to the same elements of {s.buffer}")
                 along = {n: steps[n] * (extent - 1) for n, extent in part.chain}
-                low = form.without(*along).plus(Affine({}, sum(min(0, n) for n in along.values())), 1)
+                low = plus(without(form, *along), sum(min(0, n) for n in along.values()))
                 ranges.setdefault(s.buffer, []).append((low, sum(map(abs, along.values()))))
     for buffer, found in ranges.items():
-        first, last = (pick(low.constant + n for low, length in found for n in (0, length)) for pick in (min, max))
-        if len(found) > 1 and (any(low.terms != found[0][0].terms for low, _ in found)
-                               or last - first >= abs(found[0][0].factor(nest.loop.name))):
+        first, last = (pick(constant_of(low) + n for low, length in found for n in (0, length)) for pick in (min, max))
+        if len(found) > 1 and (len({tuple(sum_parts(low)[0]) for low, _ in found}) > 1
+                               or last - first >= abs(factor_of(found[0][0], nest.loop.name))):
             raise Refused(f"rows may write to the same elements of {buffer}")
 
 
@@ -266,12 +267,12 @@ def accesses(body: Sequence[Stmt]) -> list[Load | Store]:
     return [*loads(body), *stores(body)]
 
 
-def is_fixed(form: Affine, nest: RowNest, part: Part) -> bool:
+def is_fixed(form: Expr, nest: RowNest, part: Part) -> bool:
     """Whether a position is a sum of counters and of what is the same for all rows."""
     counters = {nest.loop.name, *(name for name, _ in part.chain)}
     inner = varying(nest.loop.body) | counters
     return all(isinstance(a, Var) and a.name in counters or not any(
-        isinstance(e, Load) or isinstance(e, Var) and e.name in inner for e in parts([a])) for a in form.terms)
+        isinstance(e, Load) or isinstance(e, Var) and e.name in inner for e in parts([a])) for a in atoms(form))
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from hloc.kernels.affine import Affine, affine, forms, of_names
+from hloc.kernels.affine import affine, atoms, factor_of, forms, of_names, plus, without
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
 from hloc.kernels.schedule.lanes import ROW, part_name
@@ -56,7 +56,7 @@ class _Tables:
     @property
     def place(self) -> Expr:
         """The position in a table."""
-        return flat(self.chain).expression()
+        return flat(self.chain)
 
     def table(self, e: Expr) -> Load:
         if e not in self.values:
@@ -129,7 +129,7 @@ class _Tables:
         patterns, inside, rows = list[Stmt](), list[Stmt](), list[Stmt]()
         for e, name in of_columns.items():
             pattern = self.fresh("row")
-            store = Store(pattern, flat(self.chain[1:]).expression(), e)
+            store = Store(pattern, flat(self.chain[1:]), e)
             patterns += [Local(pattern, e.type, self.width), *around(self.chain[1:], (*self.needed([store]), store))]
             inside.append(self.whole(name, e.type, pattern))
         for e, name in others.items():
@@ -156,7 +156,7 @@ class _Tables:
     def whole(self, name: str, type: str, source: str, is_array: bool = True) -> For:
         """Write a row of a table as whole vectors: of an array, or all of one value."""
         lane = Var(self.fresh("lane"), INDEX)
-        place = index_apply("add", flat(self.chain[:1], size_of(self.chain[1:])).expression(), lane)
+        place = plus(flat(self.chain[:1], size_of(self.chain[1:])), lane)
         value = Load(source, lane, type) if is_array else Var(source, type)
         return For(lane.name, self.width, VECTOR, (Store(name, place, value),))
 
@@ -186,7 +186,7 @@ def size_of(chain: Chain) -> int:
     return math.prod(n for _, n in chain)
 
 
-def flat(chain: Chain, step: int = 1) -> Affine:
+def flat(chain: Chain, step: int = 1) -> Expr:
     """The number of an iteration of nested loops, times `step`."""
     factors = dict[str, int]()
     for name, extent in reversed(chain):
@@ -202,12 +202,12 @@ def around(chain: Chain, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return body
 
 
-def goes_on(form: Affine, chain: Chain) -> bool:
+def goes_on(form: Expr, chain: Chain) -> bool:
     """Whether a position goes on evenly from one loop of a chain to the next."""
-    step, counters = form.factor(chain[-1][0]), {name for name, _ in chain}
+    step, counters = factor_of(form, chain[-1][0]), {name for name, _ in chain}
     one = flat(chain)
-    return all(form.factor(n) == step * one.factor(n) for n in counters) and not any(
-        _is_named(e, counters) for a in form.terms if not isinstance(a, Var) for e in parts([a]))
+    return all(factor_of(form, n) == step * factor_of(one, n) for n in counters) and not any(
+        _is_named(e, counters) for a in atoms(form) if not isinstance(a, Var) for e in parts([a]))
 
 
 def fused(tables: _Tables, count: int | Expr) -> For:
@@ -219,10 +219,10 @@ def fused(tables: _Tables, count: int | Expr) -> For:
 
     def moved(position: Expr) -> Expr:
         form = affine(position, tables.known)
-        rest = form.without(*(n for n, _ in chain))
-        if not goes_on(form, chain) or any(_is_named(e, inner) for e in parts(rest.terms)):
+        rest = without(form, *(n for n, _ in chain))
+        if not goes_on(form, chain) or any(_is_named(e, inner) for e in parts([rest])):
             raise Refused("positions do not go on evenly from one loop to the next")
-        return (rest + of_names({name: form.factor(chain[-1][0])})).expression()
+        return plus(rest, Var(name, INDEX), factor_of(form, chain[-1][0]))
 
     def change(e: Expr) -> Expr:
         if _is_named(e, inner):

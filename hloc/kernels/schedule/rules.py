@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import affine, forms
+from hloc.kernels.affine import affine, factor_of, forms
 from hloc.kernels.ir import INDEX, Apply, Assign, Let, Mutable, Stmt
 from hloc.kernels.operations import HEAVY
 from hloc.kernels.schedule.cost import UNITS, Constants, constants, row_cost, work_of
@@ -116,7 +116,7 @@ def _one_by_one(nest: RowNest, known: Constants) -> float:
     """The cycles of a row, at least, for loops along it that combine elements which are not adjacent."""
     named, cycles = forms(nest.loop.body), 0.0
     for part in nest.loops:
-        steps = [affine(load.position, named).factor(part.chain[-1][0]) for load in loads(part.body)]
+        steps = [factor_of(affine(load.position, named), part.chain[-1][0]) for load in loads(part.body)]
         if any(abs(step) > GROUPS[-1] for step in steps) and any(isinstance(s, Assign) for s in part.body):
             units = dict(zip(UNITS, work_of(part.body, known).units))
             cycles += row_cost(units, known) * math.prod(n for _, n in part.chain)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, affine, forms
+from hloc.kernels.affine import affine, factor_of, factors_of, forms, without
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Buffer, Const, Expr, For, Let, Load, Store
 from hloc.targets.c_expressions import Call, ExpressionPrinter
 
@@ -29,9 +29,9 @@ class NestedCopy(NamedTuple):
     loop, outside of both."""
 
     written: str
-    target: Affine
+    target: Expr
     read: str
-    source: Affine
+    source: Expr
     bytes: int
     inner: For
     length: int | Expr
@@ -44,11 +44,11 @@ def transpose_call(loop: For, printer: ExpressionPrinter) -> Call | None:
         return None
     outer, inside = (loop.name, loop.extent), (found.inner.name, found.length)
     for row, column in ((outer, inside), (inside, outer)):
-        if found.target.factor(row[0]) == found.source.factor(column[0]) == 1:
+        if factor_of(found.target, row[0]) == factor_of(found.source, column[0]) == 1:
             break
     else:
         return None
-    pitches = found.source.factor(row[0]), found.target.factor(column[0])
+    pitches = factor_of(found.source, row[0]), factor_of(found.target, column[0])
     if found.bytes not in SIZES or min(pitches) < 1 \
             or any(isinstance(extent, int) and extent < FEWEST for _, extent in (row, column)):
         return None
@@ -66,10 +66,10 @@ def streaming_store_call(loop: For, far: Collection[str], printer: ExpressionPri
     """The call for a loop over rows of a tile, each of which is copied to its position in an array of `far`."""
     found = _nested_copy(loop) if far and loop.kind == SERIAL else None
     if found is None or found.inner.kind != VECTOR or found.written not in far \
-            or found.target.factor(found.inner.name) != 1 or found.source.factor(found.inner.name) != 1:
+            or factor_of(found.target, found.inner.name) != 1 or factor_of(found.source, found.inner.name) != 1:
         return None
     start, to = _ends(found, loop, printer)
-    to_pitch, from_pitch = (form.factor(loop.name) * found.bytes for form in (found.target, found.source))
+    to_pitch, from_pitch = (factor_of(form, loop.name) * found.bytes for form in (found.target, found.source))
     count = found.length
     length = str(count * found.bytes) if isinstance(count, int) else f"({printer.expression(count)}) * {found.bytes}"
     return STREAMING, start, str(from_pitch), to, str(to_pitch), printer.extent(loop.extent), length
@@ -84,31 +84,29 @@ def _nested_copy(loop: For) -> NestedCopy | None:
         return None
     before = (*loop.body[:-1], *inner.body[:-1])
     known = forms(before)
-    if not all(isinstance(s, Let) and s.name in known and known[s.name].factors is not None for s in before):
+    if not all(isinstance(s, Let) and s.name in known and factors_of(known[s.name]) is not None for s in before):
         return None
     target, source = place(store.position, known), place(store.value.position, known)
-    form = Affine({}, inner.extent) if isinstance(inner.extent, int) else place(inner.extent, known)
-    if target is None or source is None or form is None or form.factor(loop.name):
+    length = Const(inner.extent, INDEX) if isinstance(inner.extent, int) else place(inner.extent, known)
+    if target is None or source is None or length is None or factor_of(length, loop.name):
         return None
-    length = form.expression() if form.terms else form.constant
     return NestedCopy(store.buffer, target, store.value.buffer, source, ELEMENT_TYPES[store.value.type].bytes, inner,
-                      length)
+                      length.integer if isinstance(length, Const) else length)
 
 
 def _ends(found: NestedCopy, loop: For, printer: ExpressionPrinter) -> tuple[str, str]:
     """Where the first element is read and written."""
-    start, to = (pointer(name, form.without(loop.name, found.inner.name), printer)
+    start, to = (pointer(name, without(form, loop.name, found.inner.name), printer)
                  for name, form in ((found.read, found.source), (found.written, found.target)))
     return start, to
 
 
-def place(position: Expr, known: Mapping[str, Affine]) -> Affine | None:
+def place(position: Expr, known: Mapping[str, Expr]) -> Expr | None:
     """The form of a position; None if it is not a sum of names."""
     form = affine(position, known)
-    return form if form.factors is not None else None
+    return form if factors_of(form) is not None else None
 
 
-def pointer(buffer: str, form: Affine, printer: ExpressionPrinter) -> str:
+def pointer(buffer: str, place: Expr, printer: ExpressionPrinter) -> str:
     """The C expression for that position in a buffer."""
-    place = form.expression()
     return buffer if place == Const(0, INDEX) else f"{buffer} + {printer.expression(place)}"

@@ -19,7 +19,7 @@ import numpy as np
 
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.narrowing import all_known
-from hloc.kernels.affine import Affine, of_names
+from hloc.kernels.affine import constant_of, factor_of, plus, without
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Let, Load, Stmt, Store, Var
 from hloc.kernels.vectors import is_vector
 from hloc.kernels.walks import with_values
@@ -32,6 +32,7 @@ SIZES = (1, 2, 4)               # bytes of an element
 ROUNDED = ("bf16", "f16")       # constants of these types are converted as NumPy converts them
 LEAST = 8                       # minimum bytes written by a shuffle
 FEWEST = 16                     # iterations
+NOWHERE = Const(0, INDEX)
 EASY = (1, 2, 3, 4, 8)          # strides between pixels, in elements, that compilers interleave
 
 
@@ -39,7 +40,7 @@ class Piece(NamedTuple):
     """An element of a pixel: source, "" for a constant; its position, in elements; bytes: those of a constant."""
 
     source: str
-    place: Affine
+    place: Expr
     bytes: bytes
 
 
@@ -48,21 +49,21 @@ class Source(NamedTuple):
     per pixel."""
 
     name: str
-    place: Affine
+    place: Expr
     step: int
     width: int
 
     def holds(self, piece: Piece, most: int) -> bool:
         """Whether an element belongs to one of these pixels, and then spans at most `most` elements."""
-        inside = piece.place.constant - self.place.constant
-        return piece.source == self.name and 0 <= inside < most and piece.place.terms == self.place.terms
+        inside = constant_of(piece.place) - constant_of(self.place)
+        return piece.source == self.name and 0 <= inside < most and piece.place == plus(self.place, inside)
 
 
 class Pixels(NamedTuple):
     """Pixels of the result: the position of the first one, in elements of `size` bytes, and its pieces."""
 
     buffer: str
-    place: Affine
+    place: Expr
     pieces: list[Piece]
     size: int
 
@@ -88,15 +89,15 @@ def _pixels(loop: For) -> Pixels | None:
     stores = _written_out(loop.body, {})
     if not stores or len({s.buffer for s in stores}) > 1 or any(is_vector(s.value.type) for s in stores):
         return None
-    places, pieces = [place(s.position, {}) for s in stores], [_piece(s.value) for s in stores]
+    places, pieces = [p for s in stores if (p := place(s.position, {})) is not None], [_piece(s.value) for s in stores]
     size = ELEMENT_TYPES[stores[0].value.type].bytes
-    if size not in SIZES or len(stores) * size > REGISTER or not all_known(places) or not all_known(pieces):
+    if size not in SIZES or len(stores) * size > REGISTER or len(places) < len(stores) or not all_known(pieces):
         return None
-    starts = [p.constant for p in places]
+    starts = [constant_of(p) for p in places]
     order = sorted(range(len(stores)), key=starts.__getitem__)
     first = places[order[0]]
-    fills = first.factor(loop.name) == len(stores) > 1 and all(
-        places[n] == _moved(first, k) for k, n in enumerate(order))
+    fills = factor_of(first, loop.name) == len(stores) > 1 and all(
+        places[n] == plus(first, k) for k, n in enumerate(order))
     return Pixels(stores[0].buffer, first, [pieces[n] for n in order], size) if fills else None
 
 
@@ -104,7 +105,7 @@ def _may_be_in_place(pixels: Pixels, sources: Sequence[Source]) -> bool:
     """Whether all elements of an array are read at the positions where they are written: then it may be the written
     memory, of which registers extend beyond their pixels."""
     def stays(k: int, piece: Piece) -> bool:
-        return piece.place == _moved(pixels.place, k)
+        return piece.place == plus(pixels.place, k)
     return any(all(stays(k, p) for k, p in enumerate(pixels.pieces) if p.source == s.name) for s in sources)
 
 
@@ -112,10 +113,6 @@ def _is_easy(loop: For, pixels: Pixels, sources: Sequence[Source]) -> bool:
     """Whether compilers do the same."""
     is_flat = not any(isinstance(s, For) for s in loop.body)
     return is_flat and all(n in EASY for n in (len(pixels.pieces), *(s.step for s in sources)))
-
-
-def _moved(form: Affine, elements: int) -> Affine:
-    return form._replace(constant=form.constant + elements)
 
 
 def _written_out(body: Sequence[Stmt], named: Mapping[Var | Load, Expr]) -> list[Store] | None:
@@ -157,7 +154,7 @@ def _piece(value: Expr) -> Piece | None:
         number = np.asarray(inner.value, np.float32)
     else:
         return None
-    return Piece("", Affine({}), number.astype(numpy_dtype(value.type)).tobytes())
+    return Piece("", NOWHERE, number.astype(numpy_dtype(value.type)).tobytes())
 
 
 def _is_moved(value: Expr) -> bool:
@@ -175,16 +172,16 @@ def _sources(pixels: Pixels, counter: str) -> list[Source] | None:
     """The source arrays of pixels, or their rows if these are further apart than a register; None if their pixels do
     not have the same stride."""
     found: list[Source] = []
-    pieces = sorted((p for p in pixels.pieces if p.source), key=lambda p: (p.source, p.place.constant))
+    pieces = sorted((p for p in pixels.pieces if p.source), key=lambda p: (p.source, constant_of(p.place)))
     for piece in pieces:
-        step, at = piece.place.factor(counter), piece.place.constant
+        step, at = factor_of(piece.place, counter), constant_of(piece.place)
         if step == 0:
             return None
         own = next((s for s in found if s.holds(piece, REGISTER // pixels.size)), None)
         if own is None:
             found.append(Source(piece.source, piece.place, step, 1))
         else:
-            found[found.index(own)] = own._replace(width=at - own.place.constant + 1)
+            found[found.index(own)] = own._replace(width=at - constant_of(own.place) + 1)
     return found
 
 
@@ -198,7 +195,7 @@ def _call(loop: For, pixels: Pixels, sources: list[Source], per: int, printer: E
             continue
         number, s = next((n, s) for n, s in enumerate(sources) if s.holds(piece, REGISTER // size))
         start = REGISTER - s.width * size if s.step < 0 else 0
-        inside = piece.place.constant - s.place.constant
+        inside = constant_of(piece.place) - constant_of(s.place)
         mix[to] = number * REGISTER + start + (k * s.step + inside) * size + byte
     arrays = [(_pointer(s.name, s.place, loop, printer), str(s.step * size), str(s.width * size)) for s in sources]
     other = arrays[1] if len(arrays) == 2 else (_vector(constants),)
@@ -207,10 +204,10 @@ def _call(loop: For, pixels: Pixels, sources: list[Source], per: int, printer: E
             str(step * size), count, str(per), _vector(mix))
 
 
-def _pointer(name: str, form: Affine, loop: For, printer: ExpressionPrinter) -> str:
+def _pointer(name: str, form: Expr, loop: For, printer: ExpressionPrinter) -> str:
     """The position of the first pixel; of a PARALLEL loop, that of iteration `begin`."""
-    begin = of_names({"begin": form.factor(loop.name) if loop.kind == PARALLEL else 0})
-    return pointer(name, begin + form.without(loop.name), printer)
+    begin = factor_of(form, loop.name) if loop.kind == PARALLEL else 0
+    return pointer(name, plus(without(form, loop.name), Var("begin", INDEX), begin), printer)
 
 
 def _vector(numbers: Sequence[int]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 from hloc.kernels import scalars
-from hloc.kernels.affine import affine
 from hloc.kernels.ir import INDEX, Buffer, Expr, Store, Tile, Var
 from hloc.machine import Machine
 from hloc.targets.c_expressions import c_type, expression
@@ -69,7 +68,7 @@ def _in_place(tile: Tile, facts: dict, position: Expr) -> bool:
     """Whether an element is stored at its position without an epilogue; used for results with channels last."""
     (own,) = epilogue(tile._replace(epilogue=()), facts, facts["types"][1])
     assert isinstance(own, Store)
-    return affine(position, {}) == affine(own.position, {})
+    return position == own.position
 
 
 def _image_gradient(tile: Tile, facts: dict) -> CudnnConvolution | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import affine, of_names
+from hloc.kernels.affine import constant_of, of_names
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Load, Store, Tile, Var
 from hloc.kernels.walks import are_lets
 from hloc.targets.cuda.libraries import cublaslt
@@ -110,13 +110,12 @@ def _in_place(position: Expr, facts: dict) -> bool:
     """Whether the element is stored at its position without an epilogue."""
     outer, inner, row, column = facts["result"]
     many, each = facts["batches"]
-    form = affine(position, {})
-    if form.constant or (many > 1 and each > 1 and outer != each * inner):
+    if constant_of(position) or (many > 1 and each > 1 and outer != each * inner):
         return False
     m, n, _ = facts["sizes"]
     apart = inner if each > 1 else outer
     wanted = {"row": row if m > 1 else 0, "column": column if n > 1 else 0, "batch": apart if many * each > 1 else 0}
-    return form == of_names(wanted)
+    return position == of_names(wanted)
 
 
 def _normal(expr: Expr, known: Mapping[str, object], exchanged: bool) -> object:

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.affine import affine, forms
-from hloc.kernels.indexing import sum_of
+from hloc.kernels.affine import affine, factor_of, factors_of, forms, plus, without
 from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import (
     assigned,
@@ -111,11 +110,12 @@ class _Places:
         key = load, loop.name
         if key not in self.found:
             form = affine(load.position, self.known)
-            step, start = form.factor(loop.name), form.without(loop.name)
-            is_plain = load.buffer in self.readable and step and start.factors is not None \
-                and not self.varying[loop.name] & start.factors.keys()
-            position = sum_of([*start.terms.items(), (COUNTER, step)], start.constant)
-            self.found[key] = Place(load._replace(position=position), loop.trip_count) if is_plain else None
+            step, start = factor_of(form, loop.name), without(form, loop.name)
+            factors = factors_of(start)
+            is_plain = load.buffer in self.readable and step and factors is not None \
+                and not self.varying[loop.name] & factors.keys()
+            self.found[key] = Place(load._replace(position=plus(start, COUNTER, step)), loop.trip_count) \
+                if is_plain else None
         return self.found[key]
 
     def shared(self) -> dict[Place, list[ir.For]]:

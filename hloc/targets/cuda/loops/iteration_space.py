@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hloc.kernels.affine import Affine, affine, forms, of_names
+from hloc.kernels.affine import affine, constant_of, factor_of, factors_of, forms, of_names, without
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Store, Var
 from hloc.kernels.walks import are_lets_and_stores, loads, stores
@@ -30,8 +30,8 @@ class Space(NamedTuple):
 
     counters: tuple[tuple[str, int], ...]
     body: tuple[Let | Store, ...]
-    loads: dict[Load, Affine]
-    stores: dict[Store, Affine]
+    loads: dict[Load, Expr]
+    stores: dict[Store, Expr]
 
     @property
     def elements(self) -> int:
@@ -65,17 +65,17 @@ def space_of(kernel: Kernel) -> Space | None:
     finest = _axes(bounds)
     known = forms(body, {name: _form(piece, finest) for name, piece in pieces.items()})
     found: list[Load | Store] = [*loads(body), *stores(body)]
-    accesses = {a: form for a in found if (factors := (form := affine(a.position, known)).factors) is not None
+    accesses = {a: form for a in found if (factors := factors_of(form := affine(a.position, known))) is not None
                 and factors.keys() <= finest.keys()}
     if any(s not in accesses for s in stores(body)):
         return None
     split = [axis for n, axis in enumerate(finest) if not n or any(
-        form.factor(axis) != form.factor(f"d{n - 1}") * finest[f"d{n - 1}"].size for form in accesses.values())]
+        factor_of(form, axis) != factor_of(form, f"d{n - 1}") * finest[f"d{n - 1}"].size for form in accesses.values())]
     axes = _axes([*(finest[axis].divisor for axis in split), count])
-    element, ends = _form(Piece(1, count), axes).expression(), {count, *(at.divisor for at in axes.values())}
-    lets = {name: Let(name, _form(p, axes).expression() if {p.divisor, p.divisor * p.size} <= ends
+    element, ends = _form(Piece(1, count), axes), {count, *(at.divisor for at in axes.values())}
+    lets = {name: Let(name, _form(p, axes) if {p.divisor, p.divisor * p.size} <= ends
                       else _part(element, p, count)) for name, p in pieces.items()}
-    moved = {a: of_names({new: form.factor(old) for new, old in zip(axes, split)}, form.constant)
+    moved = {a: of_names({new: factor_of(form, old) for new, old in zip(axes, split)}, constant_of(form))
              for a, form in accesses.items()}
     return Space(tuple(reversed([(axis, at.size) for axis, at in axes.items()])),
                  (*(lets[name] for name in outside),
@@ -89,7 +89,7 @@ def _axes(bounds: list[int]) -> dict[str, Piece]:
     return {f"d{n}": Piece(a, b // a) for n, (a, b) in enumerate(zip(bounds, bounds[1:]))}
 
 
-def _form(piece: Piece, axes: Mapping[str, Piece]) -> Affine:
+def _form(piece: Piece, axes: Mapping[str, Piece]) -> Expr:
     """A piece that consists of whole axes."""
     return of_names({axis: at.divisor // piece.divisor for axis, at in axes.items()
                      if piece.divisor <= at.divisor < piece.divisor * piece.size})
@@ -119,20 +119,12 @@ def elements_of(loop: For) -> int:
     return loop.trip_count * (inner.trip_count if inner else 1)
 
 
-def vectors_along(form: Affine, axis: str, width: int) -> Affine | None:
+def vectors_along(form: Expr, axis: str, width: int) -> Expr | None:
     """The position of the first element along an axis, if its vectors are contiguous in memory and aligned."""
-    start = form.without(axis)
-    factors = start.factors
-    is_aligned = factors is not None and not any(n % width for n in (start.constant, *factors.values()))
-    return start if is_aligned and form.factor(axis) == 1 else None
-
-
-def inside(kernel: Kernel, load: Load, space: Space) -> bool:
-    """Whether every position is inside the buffer, so that it may be read even if its value is not used."""
-    size = next((b.size for b in kernel.buffers if b.name == load.buffer), 0)
-    form, sizes = space.loads[load], space.sizes
-    reach = [n * (sizes[name] - 1) for name, n in (form.factors or {}).items()]
-    return form.constant + sum(min(n, 0) for n in reach) >= 0 and form.constant + sum(max(n, 0) for n in reach) < size
+    start = without(form, axis)
+    factors = factors_of(start)
+    is_aligned = factors is not None and not any(n % width for n in (constant_of(start), *factors.values()))
+    return start if is_aligned and factor_of(form, axis) == 1 else None
 
 
 def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:

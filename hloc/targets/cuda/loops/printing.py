@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hloc.kernels.affine import Affine
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, Apply, Const, Expr, Kernel, Load, Stmt, Store, Var
 from hloc.kernels.walks import with_expressions, with_values
@@ -29,8 +28,8 @@ class Packs(NamedTuple):
     memory, with its position where the counter along the elements is 0."""
 
     width: int
-    loads: Mapping[Load, Affine]
-    stores: Mapping[Store, Affine]
+    loads: Mapping[Load, Expr]
+    stores: Mapping[Store, Expr]
 
 
 def pack_type(type: str, width: int) -> str:
@@ -94,8 +93,8 @@ class LoopPrinter(StatementPrinter):
         types = {b.name: pack_type(b.type, packs.width) for b in self.kernel.buffers}
         known = dict(places or {})
 
-        def at(start: Affine) -> str:
-            return self.expression(index_apply("add", start.expression(), first))
+        def at(start: Expr) -> str:
+            return self.expression(index_apply("add", start, first))
         for n, (load, start) in enumerate(packs.loads.items()):
             type = pack_type(load.type, packs.width)
             self.line(indent, f"const {type} x{n} = *(const {type} *)&{load.buffer}[{at(start)}];")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.affine import Affine, affine, forms, injective, of_names
+from hloc.kernels.affine import affine, factors_of, forms, injective, of_names
 from hloc.kernels.walks import assigned, defined, expressions, loads, operation, parts, stores, taken_in, walk
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.printing import Packs
@@ -104,10 +104,10 @@ class Rows:
             return False
         written = [(s, around) for s, around in _with_loops(nest[:1]) if s.buffer not in inside]
         moving = defined(body) - {s.name for s in walk(nest[:1]) if isinstance(s, ir.For)}
-        places: dict[str, Affine] = {}
+        places: dict[str, ir.Expr] = {}
         for store, around in written:
             place = affine(store.position, self.known)
-            factors, extents = place.factors, {s.name: s.extent for s in around if isinstance(s.extent, int)}
+            factors, extents = factors_of(place), {s.name: s.extent for s in around if isinstance(s.extent, int)}
             if factors is None or moving & factors.keys() or places.setdefault(store.buffer, place) != place \
                     or len(extents) < len(around) or not injective(factors, extents):
                 return False

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hloc.kernels.affine import of_names
+from hloc.kernels.affine import factors_of, of_names, without
 from hloc.kernels.indexing import delinearize, index_apply, to_expr, variable
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Atomic, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.walks import expressions, lets_of, parts, walk
@@ -105,7 +105,7 @@ def _with_owners(kernel: Kernel, updates: Updates, gpu: Machine) -> Kernel | Non
     if number is not None:
         mine: Expr = Apply("compare_eq", (Apply("remainder", (number, Const(count, INDEX)), INDEX), OWNER), "pred")
     else:
-        share, first, position = -(-place.size // count), place.base.expression(), place.form.expression()
+        share, first, position = -(-place.size // count), place.base, place.form
         lets = [Let(FROM.name, index_apply("multiply", OWNER, Const(share, INDEX))),
                 Let(TO.name, index_apply("add", FROM, Const(share, INDEX)))]
         mine = _in_range(index_apply("add", first, Const(place.span, INDEX)), first)
@@ -118,9 +118,9 @@ def _with_owners(kernel: Kernel, updates: Updates, gpu: Machine) -> Kernel | Non
 def _window(updates: Updates, place: Place) -> Expr | None:
     """The number of an update's window among those of one PARALLEL iteration; None if windows may overlap."""
     fixed = {s.name for s in updates.fixed} | ({updates.outer.name} if updates.outer else set())
-    base = place.base.without(*fixed).factors or {}
+    base = factors_of(without(place.base, *fixed)) or {}
     step = math.gcd(*base.values()) if base else 0
-    return of_names({name: f // step for name, f in base.items()}).expression() if place.span < step else None
+    return of_names({name: f // step for name, f in base.items()}) if place.span < step else None
 
 
 def _in_range(last: Expr, first: Expr) -> Expr:

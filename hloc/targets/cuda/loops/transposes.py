@@ -14,11 +14,11 @@ import math
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine
-from hloc.kernels.ir import INDEX, Kernel, Load, Var
+from hloc.kernels.affine import factor_of, stays_inside
+from hloc.kernels.ir import INDEX, Expr, Kernel, Load, Var
 from hloc.kernels.schedule.steps import Refused
 from hloc.targets.c_expressions import c_type
-from hloc.targets.cuda.loops.iteration_space import Space, inside, vectors_along
+from hloc.targets.cuda.loops.iteration_space import Space, vectors_along
 from hloc.targets.cuda.loops.printing import LoopPrinter, Packs, pack_type
 from hloc.targets.cuda.loops.vector_accesses import VECTOR_BYTES, packs_of_space
 from hloc.targets.printer import CUDA
@@ -35,7 +35,7 @@ class Tiling(NamedTuple):
 
     space: Space
     read: str
-    loads: dict[Load, Affine]
+    loads: dict[Load, Expr]
     edge: int
     threads: int
     packs: Packs
@@ -68,12 +68,14 @@ class Tiling(NamedTuple):
         return f"({line}) * {self.edge} + (({column}) / {group} ^ {moved}) * {group} + ({column}) % {group}"
 
 
-def across(kernel: Kernel, space: Space) -> dict[str, dict[Load, Affine]]:
+def across(kernel: Kernel, space: Space) -> dict[str, dict[Load, Expr]]:
     """The loads that are contiguous along another axis than d0, by this axis."""
-    found: dict[str, dict[Load, Affine]] = {}
+    found: dict[str, dict[Load, Expr]] = {}
+    lengths = {b.name: b.size for b in kernel.buffers}
     for load, form in space.loads.items():
-        along = [name for name in reversed(space.sizes) if form.factor(name) == 1]
-        if form.factor("d0") not in (0, 1) and along and inside(kernel, load, space):
+        along = [name for name in reversed(space.sizes) if factor_of(form, name) == 1]
+        if factor_of(form, "d0") not in (0, 1) and along \
+                and stays_inside(form, lengths[load.buffer], space.sizes):
             found.setdefault(along[0], {})[load] = form
     return found
 
@@ -82,7 +84,7 @@ def tiling_of(kernel: Kernel, space: Space, read: str, edge: int, width: int, th
               buffers: tuple[str, ...]) -> Tiling:
     """Tiles for arrays that are read along axis `read`. Raises Refused."""
     sizes, written = space.sizes, list(space.stores.values())
-    if len(written) != 1 or written[0].factor("d0") != 1:
+    if len(written) != 1 or factor_of(written[0], "d0") != 1:
         raise Refused("not one result that is written along d0")
     loads = {load: form for load, form in across(kernel, space).get(read, {}).items() if load.buffer in buffers}
     if {load.buffer for load in loads} != set(buffers) or not buffers:
@@ -117,7 +119,7 @@ def print_tiled(kernel: Kernel, tiling: Tiling, name: str, index: str) -> str:
     for n, (load, form) in enumerate(tiling.loads.items()):
         type = pack_type(load.type, width)
         printer.line(3, f"*({type} *)&tile{n}[{tiling.place(load, line, f'{chunk} * {width}')}] = "
-                        f"*(const {type} *)&{load.buffer}[{printer.expression(form.expression())}];")
+                        f"*(const {type} *)&{load.buffer}[{printer.expression(form)}];")
     printer.line(2, "}")
     printer.line(2, "__syncthreads();")
     _each(printer, tiling, "d0_first", f"{chunk} * {width}", line)

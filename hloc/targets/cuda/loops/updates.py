@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hloc.kernels.affine import Affine, affine, forms
-from hloc.kernels.ir import PARALLEL, SERIAL, For, If, Kernel, Let, Store
+from hloc.kernels.affine import affine, constant_of, factor_of, factors_of, forms, without
+from hloc.kernels.ir import PARALLEL, SERIAL, Expr, For, If, Kernel, Let, Store
 from hloc.kernels.schedule.nest import most_iterations
 from hloc.kernels.walks import defined, lets_of, loads, stores, walk
 
@@ -55,19 +55,19 @@ class Place(NamedTuple):
     """The position that updates store to, the same for all arrays. form: its affine form; inner: counters of the
     window, with their maximum extents; size: elements of each array."""
 
-    form: Affine
+    form: Expr
     inner: dict[str, int]
     size: int
 
     @property
-    def base(self) -> Affine:
+    def base(self) -> Expr:
         """The position of a window's first element."""
-        return self.form.without(*self.inner)
+        return without(self.form, *self.inner)
 
     @property
     def span(self) -> int:
         """The distance from the first to the last element of a window."""
-        return sum((extent - 1) * self.form.factor(name) for name, extent in self.inner.items())
+        return sum((extent - 1) * factor_of(self.form, name) for name, extent in self.inner.items())
 
 
 def place_of(updates: Updates, kernel: Kernel) -> Place | None:
@@ -80,11 +80,11 @@ def place_of(updates: Updates, kernel: Kernel) -> Place | None:
     if not stored or any(x.buffer in written for x in loads(others)):
         return None
     places = [affine(position, known) for position in positions]
-    factors, values = places[0].factors, {s.name: s.value for s in walk(inside) if isinstance(s, Let)}
+    factors, values = factors_of(places[0]), {s.name: s.value for s in walk(inside) if isinstance(s, Let)}
     inner = {s.name: most_iterations(s.extent, values) for s in walk(inside) if isinstance(s, For)}
     sizes = {b.size for b in kernel.buffers if b.name in written}
     if factors is None or any(p != places[0] for p in places) or 0 in inner.values() or len(sizes) != 1 \
             or (defined(inside) - inner.keys()) & factors.keys() \
-            or min(factors.values(), default=0) < 0 or places[0].constant < 0:
+            or min(factors.values(), default=0) < 0 or constant_of(places[0]) < 0:
         return None
     return Place(places[0], inner, sizes.pop())

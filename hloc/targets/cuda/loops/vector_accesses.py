@@ -15,12 +15,12 @@ import math
 from collections.abc import Mapping
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, affine, forms
+from hloc.kernels.affine import affine, factors_of, forms, stays_inside
 from hloc.kernels.ir import Buffer, Expr, For, If, Kernel, Load, Store, While
 from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import defined, expressions, parts, walk, with_all_expressions
 from hloc.targets.cuda.loops.cache_read import unconditional
-from hloc.targets.cuda.loops.iteration_space import Space, inside, vectors_along
+from hloc.targets.cuda.loops.iteration_space import Space, vectors_along
 from hloc.targets.cuda.loops.printing import Packs
 from hloc.targets.cuda.loops.rows import Own, Scan, Spread
 from hloc.targets.cuda.loops.teams import TeamKernel
@@ -40,9 +40,10 @@ def packs_of_space(kernel: Kernel, space: Space, width: int) -> Packs:
         [b.type for b in kernel.buffers if any(s.buffer == b.name for s in space.stores)]
     if width * max(ELEMENT_TYPES[t].bytes for t in types) > VECTOR_BYTES:
         raise Refused(f"an access to memory has {VECTOR_BYTES} bytes at most")
+    lengths = {b.name: b.size for b in kernel.buffers}
     return Packs(width, {load: start for load, form in space.loads.items()
-                         if (start := vectors_along(form, "d0", width)) is not None and inside(kernel, load, space)},
-                 stored)
+                         if (start := vectors_along(form, "d0", width)) is not None
+                         and stays_inside(form, lengths[load.buffer], space.sizes)}, stored)
 
 
 # -- of rows -----------------------------------------------------------------------------------------------------------
@@ -90,9 +91,9 @@ class _Row:
         own, written = defined(s.body), {i.buffer for i in s.body if isinstance(i, Store)}
         again = {p.buffer for i in s.body for p in parts(expressions(i)) if isinstance(p, Load)}
 
-        def place(position: Expr) -> Affine | None:
+        def place(position: Expr) -> Expr | None:
             start = vectors_along(affine(position, self.known), counter, width)
-            return start if start is not None and not own & (start.factors or {}).keys() else None
+            return start if start is not None and not own & (factors_of(start) or {}).keys() else None
         loads = {p: start for i in s.body for p in unconditional(expressions(i))
                  if p.buffer in self.buffers.keys() - written and (start := place(p.position)) is not None}
         stores = {i: start for i in s.body if isinstance(i, Store) and i.buffer in self.buffers.keys() - again

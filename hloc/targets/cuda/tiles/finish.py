@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import Affine, affine
+from hloc.kernels.affine import factor_of, stays_inside, without
+from hloc.kernels.indexing import sum_parts
 from hloc.kernels.ir import INDEX, Expr, Let, Load, Stmt, Store, Tile, Var
 from hloc.kernels.walks import expressions, loads, parts, walk, with_parts, with_values
 from hloc.targets.c_expressions import c_type, expression
@@ -48,7 +49,7 @@ def finish_of(tile: Tile, body: tuple[Stmt, ...], extents: Mapping[str, int], in
     places = {s: _whole(s.position, names) for s in stored}
     found = {p: _whole(p.position, names) for p in loads(body)
              if not any(isinstance(q, Load) for q in parts([p.position]))}
-    safe = {p: place for p, place in found.items() if _inside(place, buffers[p.buffer].size, extents) or any(
+    safe = {p: place for p, place in found.items() if stays_inside(place, buffers[p.buffer].size, extents) or any(
         place == own and buffers[p.buffer].size >= buffers[s.buffer].size for s, own in places.items())}
     width = most
     while width > 1 and (extents[inner] % width or not all(
@@ -73,23 +74,10 @@ def _whole(position: Expr, names: Mapping[str, Expr]) -> Expr:
 
 def _aligned(position: Expr, inner: str, width: int) -> bool:
     """Whether adjacent elements are contiguous in memory, and every vector of them is aligned."""
-    form = affine(position, {})
-    others = form.without(inner)
-    return form.factor(inner) == 1 and not _contains(others, inner) and others.constant % width == 0 \
-        and not any(factor % width for factor in others.terms.values())
-
-
-def _contains(form: Affine, name: str) -> bool:
-    return any(isinstance(p, Var) and p.name == name for p in parts(form.terms))
-
-
-def _inside(position: Expr, size: int, extents: Mapping[str, int]) -> bool:
-    """Whether the position is inside of an array at every place: it may be read even if its value is not used."""
-    form = affine(position, {})
-    if form.factors is None or not form.factors.keys() <= extents.keys():
-        return False
-    reach = [factor * (extents[name] - 1) for name, factor in form.factors.items()]
-    return form.constant + sum(min(r, 0) for r in reach) >= 0 and form.constant + sum(max(r, 0) for r in reach) < size
+    others = without(position, inner)
+    terms, constant = sum_parts(others)
+    return factor_of(position, inner) == 1 and constant % width == 0 and not any(n % width for _, n in terms) \
+        and not any(isinstance(p, Var) and p.name == inner for p in parts([others]))
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
