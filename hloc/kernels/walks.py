@@ -14,6 +14,8 @@ from hloc.kernels.indexing import sum_of
 
 S = TypeVar("S", bound=ir.Stmt)
 EXPRESSIONS = ir.Const, ir.Var, ir.Load, ir.Apply
+VALUES = "value", "initial", "position", "condition", "extent"          # the fields of statements that hold them
+BODIES = "then", "otherwise", "body"                                    # and those that hold statements
 
 
 def operation(expr: ir.Expr) -> ir.Apply:
@@ -38,38 +40,41 @@ def are_lets_and_stores(statements: Sequence[ir.Stmt]) -> TypeGuard[Sequence[ir.
 def walk(statements: Iterable[ir.Stmt]) -> list[ir.Stmt]:
     """All statements, outer before inner, in order."""
     found: list[ir.Stmt] = []
-    _add(statements, found)
+    for s in statements:
+        found.append(s)
+        for body in bodies(s):
+            found += walk(body)
     return found
 
 
-def _add(statements: Iterable[ir.Stmt], found: list[ir.Stmt]) -> None:
-    for s in statements:
-        found.append(s)
-        kind: type = type(s)
-        if isinstance(s, ir.If):
-            _add(s.then, found)
-            _add(s.otherwise, found)
-        elif _has_body(kind):
-            _add(s.body, found)             # type: ignore[union-attr]      # it has one
-
-
 @cache
-def _has_body(kind: type) -> bool:
-    """Whether statements of this type have a body: also those of one target alone."""
-    return "body" in getattr(kind, "_fields", ())
-
-
-@cache
-def _places(kind: type) -> tuple[int, ...]:
-    """Where statements of this type have expressions."""
+def _fields(kind: type, names: tuple[str, ...]) -> dict[str, int]:
+    """Which of these fields statements of a type have, and where; also of statements of one target alone."""
     fields = getattr(kind, "_fields", ())
-    return tuple(fields.index(n) for n in ("value", "initial", "position", "condition", "extent") if n in fields)
+    return {name: fields.index(name) for name in names if name in fields}
+
+
+def _with_fields(statement: S, names: tuple[str, ...], change: Callable[[Any], Any]) -> S:
+    kind: type = type(statement)
+    changed: dict[str, Any] = {name: change(statement[n]) for name, n in _fields(kind, names).items()}
+    return statement._replace(**changed) if changed else statement      # type: ignore[return-value]   # the same type
+
+
+def bodies(statement: ir.Stmt) -> list[tuple[ir.Stmt, ...]]:
+    """The statements in a loop, or in the branches of a condition; none for other statements."""
+    kind: type = type(statement)
+    return [statement[n] for n in _fields(kind, BODIES).values()]       # type: ignore[misc]    # which hold these
+
+
+def with_bodies(statement: S, change: Callable[[tuple[ir.Stmt, ...]], tuple[ir.Stmt, ...]]) -> S:
+    """A statement with its bodies changed."""
+    return _with_fields(statement, BODIES, change)
 
 
 def expressions(statement: ir.Stmt) -> list[ir.Expr]:
     """The expressions of a statement itself, not of its body."""
     kind: type = type(statement)
-    return [e for n in _places(kind) if isinstance(e := statement[n], EXPRESSIONS)]
+    return [e for n in _fields(kind, VALUES).values() if isinstance(e := statement[n], EXPRESSIONS)]
 
 
 def parts(roots: Iterable[ir.Expr]) -> list[ir.Expr]:
@@ -179,34 +184,16 @@ def with_values(expr: ir.Expr, values: Mapping[Any, ir.Expr]) -> ir.Expr:
 
 
 def with_expressions(statement: S, change: Callable[[ir.Expr], ir.Expr]) -> S:
-    """A statement without a body, with its expressions changed."""
-    if isinstance(statement, (ir.Let, ir.Assign)):
-        return statement._replace(value=change(statement.value))     # type: ignore[return-value]    # of the same type
-    if isinstance(statement, ir.Mutable):
-        return statement._replace(initial=change(statement.initial))
-    if isinstance(statement, (ir.Store, ir.Atomic)):
-        return statement._replace(position=change(statement.position),    # type: ignore[return-value]    # likewise
-                                  value=change(statement.value))
-    return statement
+    """A statement with its own expressions changed, the position before the value; the extents of loops stay."""
+    return _with_fields(statement, VALUES[-2::-1], change)
 
 
 def with_all_expressions(statements: Iterable[ir.Stmt], change: Callable[[ir.Expr], ir.Expr],
                          leaf: Callable[[ir.Stmt], ir.Stmt | None] = lambda _: None) -> tuple[ir.Stmt, ...]:
     """The statements with the expressions of all of them changed, in bodies too; the extents of loops stay. leaf: what
-    takes the place of a statement without a body, if it is not None."""
-    def one(s: ir.Stmt) -> ir.Stmt:
-        if isinstance(s, ir.If):
-            return ir.If(change(s.condition), inside(s.then), inside(s.otherwise))
-        if isinstance(s, ir.While):
-            return s._replace(condition=change(s.condition), body=inside(s.body))
-        if isinstance(s, ir.For):
-            return s._replace(body=inside(s.body))
-        if isinstance(s, ir.Last):
-            return s._replace(position=change(s.position), body=inside(s.body))
-        return leaf(s) or with_expressions(s, change)
-
+    takes the place of a statement, if it is not None."""
     def inside(body: Iterable[ir.Stmt]) -> tuple[ir.Stmt, ...]:
-        return tuple(map(one, body))
+        return tuple(leaf(s) or with_bodies(with_expressions(s, change), inside) for s in body)
     return inside(statements)
 
 
@@ -221,13 +208,6 @@ def with_vector_loops(statements: Iterable[ir.Stmt],
     """The statements with every VECTOR loop, at any depth, replaced by the result of `change`."""
     result: list[ir.Stmt] = []
     for s in statements:
-        if isinstance(s, ir.For) and s.kind == ir.VECTOR:
-            result += change(s)
-        elif isinstance(s, (ir.For, ir.While, ir.Last)):
-            result.append(s._replace(body=with_vector_loops(s.body, change)))
-        elif isinstance(s, ir.If):
-            result.append(s._replace(then=with_vector_loops(s.then, change),
-                                     otherwise=with_vector_loops(s.otherwise, change)))
-        else:
-            result.append(s)
+        result += change(s) if isinstance(s, ir.For) and s.kind == ir.VECTOR else (
+            with_bodies(s, lambda body: with_vector_loops(body, change)),)
     return tuple(result)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, SERIAL, Apply, Const, For, If, Kernel, Let, Stmt, Var, While
+from hloc.kernels.walks import with_bodies
 
 LONG = 10_000_000               # statements, of a nanosecond or a few each: then it is time to look
 OFTEN = 1_000                   # what makes it worth looking each time: to look is a load and a branch
@@ -41,11 +42,8 @@ def with_checks(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _with_checks(s: For | While | If) -> Stmt:
-    if isinstance(s, If):
-        return s._replace(then=with_checks(s.then), otherwise=with_checks(s.otherwise))
-    once = work(s.body)
-    if once > LONG:
-        return s._replace(body=with_checks(s.body))
+    if isinstance(s, If) or (once := work(s.body)) > LONG:
+        return with_bodies(s, with_checks)
     if isinstance(s, For) and s.kind == PARALLEL:
         return s
     if once >= OFTEN or isinstance(s, While):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hloc.kernels.ir import VECTOR, Apply, Expr, For, If, Kernel, Stmt, While
-from hloc.kernels.walks import rebuilt, with_expressions
+from hloc.kernels.ir import VECTOR, Apply, Expr, For, Kernel, Stmt
+from hloc.kernels.walks import with_all_parts
 from hloc.machine import Machine
 
 SINGLE = {("f16", "f32"): "widen", ("f32", "f16"): "narrow"}
@@ -25,17 +25,8 @@ def scalar_conversions(kernel: Kernel, machine: Machine) -> Kernel:
 
 def with_scalar_conversions(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
     """Statements with such conversions."""
-    return tuple(map(_statement, statements))
-
-
-def _statement(s: Stmt) -> Stmt:
-    if isinstance(s, For):
-        return s if s.kind == VECTOR else s._replace(body=with_scalar_conversions(s.body))
-    if isinstance(s, If):
-        return If(rebuilt(s.condition, _by_instruction), *map(with_scalar_conversions, (s.then, s.otherwise)))
-    if isinstance(s, While):
-        return While(rebuilt(s.condition, _by_instruction), with_scalar_conversions(s.body))
-    return with_expressions(s, lambda e: rebuilt(e, _by_instruction))
+    return with_all_parts(statements, _by_instruction,
+                          lambda s: s if isinstance(s, For) and s.kind == VECTOR else None)
 
 
 def _by_instruction(expr: Expr) -> Expr:

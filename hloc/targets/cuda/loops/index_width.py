@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from hloc.kernels.intervals import LIMIT, Interval, Unknown, look, small, value_of
 from hloc.kernels.ir import INDEX, For, If, Kernel, Last, Let, Mutable, Stmt
-from hloc.kernels.walks import expressions
+from hloc.kernels.walks import bodies, expressions
 from hloc.targets.cuda.loops.iteration_space import elements_of, parallel_loop
 
 
@@ -38,10 +38,8 @@ def _look_at(statements: Iterable[Stmt], outer: Mapping[str, Interval]) -> None:
         elif isinstance(s, For):
             most = s.extent if isinstance(s.extent, int) else value_of(s.extent, known)[1]
             _look_at(s.body, known | {s.name: small((0, max(0, most - 1)))})
-        elif isinstance(s, If):
-            _look_at(s.then, known)
-            _look_at(s.otherwise, known)
-        elif isinstance(s, Last):
-            _look_at(s.body, known)
-        elif hasattr(s, "body") or isinstance(s, Mutable) and s.initial.type == INDEX:
+        elif isinstance(s, (If, Last)):
+            for body in bodies(s):
+                _look_at(body, known)
+        elif bodies(s) or isinstance(s, Mutable) and s.initial.type == INDEX:
             raise Unknown

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
 from hloc.kernels.affine import affine, factors_of, forms, injective, of_names
-from hloc.kernels.walks import assigned, defined, expressions, loads, operation, parts, stores, taken_in, walk
+from hloc.kernels.walks import assigned, bodies, defined, expressions, loads, operation, parts, stores, taken_in, walk
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.printing import Packs
 
@@ -71,9 +71,7 @@ class Rows:
         """The statements that all lanes run, outer before inner, in order; of distributed loops, not what is inside."""
         for s in statements:
             yield s
-            if isinstance(s, ir.If):
-                yield from self.row_level(s.then + s.otherwise)
-            elif id(s) not in self.spreads and (body := getattr(s, "body", None)) is not None:
+            for body in bodies(s) if id(s) not in self.spreads else ():
                 yield from self.row_level(body)
 
     def _spread(self, loop: ir.For) -> Spread | None:
@@ -153,7 +151,7 @@ class Rows:
 
     def _at_row_level(self, name: str) -> bool:
         return any(name in touched_by((s,)) for s in self.row_level(self.body)
-                   if not isinstance(s, ir.If) and not hasattr(s, "body"))
+                   if not bodies(s))
 
 
 @lru_cache(maxsize=32)
@@ -172,10 +170,8 @@ def _with_loops(statements: Iterable[Own],
     for s in statements:
         if isinstance(s, ir.Store):
             yield s, around
-        elif isinstance(s, ir.If):
-            yield from _with_loops(s.then + s.otherwise, around)
-        elif hasattr(s, "body"):
-            yield from _with_loops(s.body, (*around, s) if isinstance(s, ir.For) else around)
+        for body in bodies(s):
+            yield from _with_loops(body, (*around, s) if isinstance(s, ir.For) else around)
 
 
 def touched_by(statements: tuple[ir.Stmt, ...]) -> set[str]:

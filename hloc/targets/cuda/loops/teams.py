@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hloc.kernels import ir
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.steps import Refused
-from hloc.kernels.walks import assigned, stores, walk, with_all_expressions, with_parts
+from hloc.kernels.walks import assigned, stores, walk, with_all_expressions, with_bodies, with_parts
 from hloc.machine import Machine
 from hloc.targets.cuda.loops.cache_read import REGISTERS, registers
 from hloc.targets.cuda.loops.nest import LANES as WARP
@@ -111,19 +111,12 @@ class _Team(NamedTuple):
                 fresh.add(statement.name)
             if isinstance(statement, ir.For):
                 done += self.loop(statement, open_sums, fresh)
-            elif isinstance(statement, ir.If):
-                done.append(ir.If(statement.condition, tuple(self.row(statement.then, open_sums)),
-                               tuple(self.row(statement.otherwise, open_sums))))
-            elif isinstance(statement, ir.While):
-                done.append(ir.While(statement.condition, tuple(self.row(statement.body, open_sums))))
-            elif isinstance(statement, (Scan, ir.Last)):
-                done.append(statement._replace(body=tuple(self.row(statement.body, open_sums))))
             elif isinstance(statement, ir.Local):
                 done.append(self.local(statement))
             elif isinstance(statement, (ir.Store, ir.Atomic)):
                 self.store(statement, done)
             else:
-                done.append(statement)
+                done.append(with_bodies(statement, lambda body: tuple(self.row(body, open_sums))))
         return _with_single_barriers(done)
 
     def loop(self, loop: ir.For, open_sums: set[str], fresh: set[str]) -> list[Own]:

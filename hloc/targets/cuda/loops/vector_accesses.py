@@ -22,7 +22,7 @@ from hloc.kernels.walks import defined, expressions, parts, walk, with_all_expre
 from hloc.targets.cuda.loops.cache_read import unconditional
 from hloc.targets.cuda.loops.iteration_space import Space, vectors_along
 from hloc.targets.cuda.loops.printing import Packs
-from hloc.targets.cuda.loops.rows import Own, Scan, Spread
+from hloc.targets.cuda.loops.rows import Own, Spread
 from hloc.targets.cuda.loops.teams import TeamKernel
 
 VECTOR_BYTES = 16               # the most that one access to memory takes
@@ -60,11 +60,9 @@ def with_vectors(team: TeamKernel, buffers: Mapping[str, Buffer], most: int) -> 
                 found |= {id(s): p or Packs(width, {}, {}) for s, p in zip(group, packs)}
                 break
 
-    def leaf(s: Own) -> Own:
-        if isinstance(s, Scan):
-            return s._replace(body=with_all_expressions(s.body, lambda e: e, leaf))
-        return s._replace(packs=found.get(id(s))) if isinstance(s, Spread) else s
-    return team._replace(body=with_all_expressions(team.body, lambda e: e, leaf))
+    def packed(s: Own) -> Own | None:
+        return s._replace(packs=found.get(id(s))) if isinstance(s, Spread) else None
+    return team._replace(body=with_all_expressions(team.body, lambda e: e, packed))
 
 
 class _Row:
