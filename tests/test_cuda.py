@@ -12,6 +12,7 @@ from cuda_emulation.cases import emulate
 
 from hloc import api
 from hloc.errors import HlocError
+from hloc.inputs import Parameter
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.indexing import index_apply
@@ -33,7 +34,7 @@ from hloc.kernels.ir import (
     Store,
     Var,
 )
-from hloc.kernels.plan import Launch, Program, Ref, Value
+from hloc.kernels.plan import Launch, Program, Ref
 from hloc.kernels.schedule.steps import Refused, steps_text
 from hloc.kernels.walks import walk
 from hloc.targets.cuda import compiler
@@ -165,7 +166,7 @@ def run_kernel(kernel: Kernel, inputs: list[np.ndarray], monkeypatch, backwards:
     places = []
     for buffer in kernel.buffers:
         region = "parameter" if buffer.access == "read" else "result"
-        values[region].append(Value(buffer.name, array_shape(buffer.type, buffer.size)))
+        values[region].append(Parameter(buffer.name, array_shape(buffer.type, buffer.size)))
         size = buffer.size * ELEMENT_TYPES[buffer.type].bytes
         places.append(Ref(region, len(values[region]) - 1, 0, size))
     program = Program("one", (kernel,), (Launch(0, tuple(places)),), tuple(values["parameter"]),

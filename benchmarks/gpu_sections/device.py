@@ -17,10 +17,10 @@ import numpy as np
 
 from gpu_sections.programs import ROOT, container_path
 from hloc import api
-from hloc.inputs import check_arrays
+from hloc.inputs import Parameter, check_arrays
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.shapes import array as array_shape
-from hloc.kernels.plan import Program, Value
+from hloc.kernels.plan import Program
 from hloc.targets.cuda import container
 from hloc.targets.cuda.compiler import compile_cuda, compiler_version
 from hloc.targets.cuda.container import Container, Geometry
@@ -131,7 +131,7 @@ class Device:
 
     def fill(self, memory, type: str, count: int) -> None:
         """Random numbers: zeros, and numbers that are all the same, multiply faster."""
-        (array,) = random_arrays([Value("x", array_shape(type, count))])
+        (array,) = random_arrays([Parameter("x", array_shape(type, count))])
         stream = self.cuda.Stream(loaded.NON_BLOCKING)
         self.cuda.memcpy_htod_async(int(memory), array.view(np.uint8), stream)
         stream.synchronize()

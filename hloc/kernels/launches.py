@@ -12,12 +12,11 @@ import numpy as np
 
 from hloc.devices import device_counts
 from hloc.ir import Instruction, leaves, numpy_dtype
-from hloc.kernels.bound import Place
 from hloc.kernels.buffer_assignment import Value
 from hloc.kernels.collectives import Exchange, collective_key, exchanges_of
-from hloc.kernels.ir import Tile
-from hloc.kernels.plan import TRANSFER, Block, Collective, DeviceNumber, HostCall, Launch, Packing, Ref
-from hloc.kernels.plan_state import Draft, Leaves, PlanState
+from hloc.kernels.ir import Kernel, Tile
+from hloc.kernels.plan import TRANSFER, Block, Collective, DeviceNumber, HostCall, Launch, Ref
+from hloc.kernels.plan_state import Draft, Leaves, Place, PlanState
 from hloc.ops.checks import target_of
 from hloc.ops.collectives import OWN_NUMBERS
 from hloc.ops.host import transfer_name
@@ -27,8 +26,8 @@ def launch(state: PlanState, instruction: Instruction, operands: list[Leaves], s
     """The kernels of an instruction; in-place results share their operand's memory."""
     lowered = state.kernels.of(instruction)
     results = state.fresh(instruction)
-    if state.depth == 1 and state.once.are_all_of([v for o in operands for v in o]):
-        results, steps = [state.once.hold(value.size) for value in results], state.once.setup
+    if state.depth == 1 and state.is_setup([v for o in operands for v in o]):
+        results, steps = [state.hold(value.size) for value in results], state.setup
     for result, operand in lowered.in_place:
         source = operands[operand][0]
         if state.assignment.can_join(results[result], source) and not state.is_fixed(source):
@@ -42,8 +41,7 @@ def launch(state: PlanState, instruction: Instruction, operands: list[Leaves], s
     for call in lowered.calls:
         values = [(operands[a.index][0] if a.kind == "operand" else made[a.kind][a.index], a.part)
                   for a in call.arguments]
-        packs = partial(_draft_packing, state, instruction)
-        calls.append((*state.once.with_packed(call.kernel, values, partial(_packing_of, state), packs), values))
+        calls.append((*_with_packed(state, instruction, call.kernel, values), values))
     room = state.room([kernel for kernel, _, _ in calls if isinstance(kernel, Tile)], instruction)
     for kernel, packed, values in calls:
         own = room if isinstance(kernel, Tile) else None
@@ -57,16 +55,25 @@ def _draft_launch(kernel: int, values: list[Place], instruction: Instruction,
     def launch(ref: Callable[[Value], Ref]) -> Launch:
         places = tuple(ref(v) if part is None else ref(v).part(*part) for v, part in values)
         return Launch(kernel, places, instruction, ref(room) if room else None, ref(packed) if packed else None)
-    return Draft(launch)
+    return launch
 
 
-def _draft_packing(state: PlanState, instruction: Instruction, tile: Tile, operand: Place, target: Value) -> Draft:
-    room = state.room([tile], instruction)
-    return _draft_launch(state.kernels.number(tile), [operand], instruction, room, target)
-
-
-def _packing_of(state: PlanState, tile: Tile) -> Packing | None:
-    return state.workspace.packing(tile, state.machine) if state.workspace else None
+def _with_packed(state: PlanState, instruction: Instruction, kernel: Kernel | Tile,
+                 values: list[Place]) -> tuple[Kernel | Tile, Value | None]:
+    """The kernel that reads an operand packed, and where setup packs it; as it was, and None, where no operand is the
+    same in all runs."""
+    packing = state.workspace.packing(kernel, state.machine) \
+        if state.workspace and state.bound and isinstance(kernel, Tile) else None
+    if packing is None or not state.is_held(values[packing.operand][0]):
+        return kernel, None
+    value, part = values[packing.operand]
+    key = state.assignment.root(value), part, packing.packs.structure()
+    if key not in state.packed:
+        state.packed[key] = state.hold(packing.bytes)
+        room = state.room([packing.packs], instruction)
+        state.setup.append(_draft_launch(state.kernels.number(packing.packs), [(value, part)], instruction, room,
+                                         state.packed[key]))
+    return packing.reads, state.packed[key]
 
 
 def transfer(state: PlanState, instruction: Instruction, source: Value, steps: list[Draft]) -> Leaves:
@@ -77,10 +84,8 @@ def transfer(state: PlanState, instruction: Instruction, source: Value, steps: l
         state.copy(made, source, steps)
         return [made]
     state.access([source], [made])
-    number = state.collective_numbers.setdefault((TRANSFER, made), len(state.collective_numbers))
-    blocks = (Block("u8", 1, source.size, source.size),)
-    for is_done in (False, True):
-        steps.append(Draft(partial(_transfer_step, instruction, blocks, number, is_done, source, made)))
+    exchange = Exchange((), (), (Block("u8", 1, source.size, source.size),))
+    steps += _exchanged(state, (TRANSFER, made), TRANSFER, instruction, exchange, [source], [made])
     return [made]
 
 
@@ -92,20 +97,14 @@ def collective(state: PlanState, instruction: Instruction, operands: list[Leaves
     replicas, partitions = device_counts(state.module)
     if instruction.opcode in OWN_NUMBERS:
         divisor, modulus = (partitions, replicas) if instruction.opcode == "replica-id" else (1, partitions)
-        steps.append(Draft(lambda ref: DeviceNumber(ref(made[0]), divisor, modulus, instruction)))
+        steps.append(lambda ref: DeviceNumber(ref(made[0]), divisor, modulus, instruction))
         return made
     if state.machine.kind == "gpu":                      # kernels run beside it, in memory of their own
         state.in_flight.update(dict.fromkeys(made, list(given)))
     taken = {"send": [], "recv": made[:-1]}.get(instruction.opcode, made)
     for exchange in exchanges_of(instruction, replicas, partitions, state.machine.kind == "cpu"):
-        number = state.collective_numbers.setdefault(collective_key(instruction, exchange),
-                                                    len(state.collective_numbers))
-        combines: list[int | None] = [state.kernels.number(kernel) for kernel in exchange.kernels] \
-            or [None] * len(exchange.blocks)
-        blocks = tuple(b._replace(combine=c) for b, c in zip(exchange.blocks, combines))
-        for is_done in (False, True):
-            steps.append(Draft(partial(_collective_step, instruction, exchange, blocks, number, is_done, given,
-                                       taken)))
+        steps += _exchanged(state, collective_key(instruction, exchange), instruction.opcode, instruction, exchange,
+                            given, taken)
     if instruction.opcode not in ("send", "recv"):
         return made
     *data, context = leaves(instruction.shape)
@@ -128,24 +127,26 @@ def host_call(state: PlanState, instruction: Instruction, operands: list[Leaves]
                         instruction, ref(room) if room else None)
     unplaced = step(lambda v: Ref("arena", 0, 0, v.size), None)
     room = state.room([unplaced], instruction)
-    steps.append(Draft(lambda ref: step(ref, room)))
+    steps.append(lambda ref: step(ref, room))
     return results
 
 
-def _transfer_step(instruction: Instruction, blocks: tuple[Block, ...], number: int, is_done: bool, source: Value,
-                   made: Value, ref: Callable[[Value], Ref]) -> Collective:
-    return Collective(number, TRANSFER, is_done, (ref(source),), (ref(made),), blocks, (), (), instruction)
+def _exchanged(state: PlanState, key: tuple, kind: str, instruction: Instruction, exchange: Exchange, given: Leaves,
+               made: Leaves) -> list[Draft]:
+    """The start and the end of an exchange of these arrays."""
+    number = state.collective_numbers.setdefault(key, len(state.collective_numbers))
+    combines: list[int | None] = [state.kernels.number(kernel) for kernel in exchange.kernels] \
+        or [None] * len(exchange.blocks)
+    blocks = tuple(b._replace(combine=c) for b, c in zip(exchange.blocks, combines))
 
-
-def _collective_step(instruction: Instruction, exchange: Exchange, blocks: tuple[Block, ...], number: int,
-                     is_done: bool, given: Leaves, made: Leaves, ref: Callable[[Value], Ref]) -> Collective:
-    arguments, results = [ref(v) for v in given], [ref(v) for v in made]
-    if exchange.pieces is not None:
-        sources, targets = arguments, results
-        arguments = [sources[n].part(start, size) for n, start, size in exchange.pieces]
-        results = [targets[n].part(start, size) for n, start, size in exchange.pieces]
-    return Collective(number, instruction.opcode, is_done, tuple(arguments), tuple(results), blocks, exchange.groups,
-                      exchange.pairs, instruction)
+    def step(is_done: bool, ref: Callable[[Value], Ref]) -> Collective:
+        arguments, results = ([ref(v) for v in values] for values in (given, made))
+        if exchange.pieces is not None:
+            arguments, results = ([refs[n].part(start, size) for n, start, size in exchange.pieces]
+                                  for refs in (arguments, results))
+        return Collective(number, kind, is_done, tuple(arguments), tuple(results), blocks, exchange.groups,
+                          exchange.pairs, instruction)
+    return [partial(step, False), partial(step, True)]
 
 
 def _host_name(instruction: Instruction) -> str:

@@ -21,9 +21,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from hloc.analysis.packing import align
+from hloc.inputs import Parameter
 from hloc.ir import Instruction, Module, leaves
-from hloc.kernels.buffer_assignment import Value
-from hloc.kernels.plan import Workspace
+from hloc.kernels.buffer_assignment import Home, Value
+from hloc.kernels.plan import Program, Workspace
 from hloc.kernels.planner import Planner, planned
 from hloc.machine import Machine
 
@@ -117,37 +118,42 @@ class MemoryOverTime(NamedTuple):
 
 def memory_use(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryUse:
     """Plan the module, and report its memory by purpose. Raises the errors of planning."""
-    planner = Planner(module, machine, workspace=workspace)
-    program = planned(planner)
-    arena, lent = _arena_buffers(planner)
-    live, time = _busiest([b for b in arena if b.region != "host"])
-    alive = [b for b in arena + lent if b.first <= time <= b.last]
-    outside = [*_parameters(module, program.parameters), *_results(planner, program.results),
-               *(Buffer(c.nbytes, "constant", 0, f"constant {i}", (), 0, 0) for i, c in enumerate(program.constants))]
+    planner, program, over = _planned(module, machine, workspace)
+    peak = over.peak_at
+    makers = {group.home: made for group, made in _makers(planner).items()}
+    owners = [p for p in module.entry.parameters for _ in leaves(p.shape)]
+    outside = [*(_outside("parameter", v, (owner,)) for v, owner in zip(program.parameters, owners)),
+               *(_outside("result", v, makers.get(Home("result", n), ())) for n, v in enumerate(program.results)),
+               *(Buffer(c.nbytes, "constant", 0, f"constant {n}", (), 0, 0) for n, c in enumerate(program.constants))]
     given, made = (sum(v.shape.num_bytes for v in values if v.shape.on_host)
                    for values in (program.parameters, program.results))
     on_host = HostUse(given, made, program.host_arena_size)
-    arena_size = program.arena_size if program.host_apart else program.arena_size - program.host_arena_size
     return MemoryUse(
         sum(v.shape.num_bytes for v in program.parameters) - on_host.parameters,
-        sum(v.shape.num_bytes for v in program.results) - on_host.results,
-        sum(c.nbytes for c in program.constants), arena_size, max((v.size for v in planner.scratch), default=0),
-        program.kept, workspace.stack(machine) if workspace else 0, live, _instruction_at(planner, time),
-        tuple(sorted(alive + outside, key=lambda b: -b.size)), on_host)
+        sum(v.shape.num_bytes for v in program.results) - on_host.results, sum(c.nbytes for c in program.constants),
+        program.arena_size if program.host_apart else program.arena_size - program.host_arena_size,
+        max((v.size for v in planner.scratch), default=0), program.kept, workspace.stack(machine) if workspace else 0,
+        over.live[peak], over.instructions[peak] if over.live[peak] else None,
+        tuple(sorted(over.alive(peak) + outside, key=lambda b: -b.size)), on_host)
 
 
 def memory_over_time(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryOverTime:
     """Plan the module, and report the memory in use at each instruction. Raises the errors of planning."""
+    return _planned(module, machine, workspace)[-1]
+
+
+def _planned(module: Module, machine: Machine, workspace: Workspace | None) -> tuple[Planner, Program, MemoryOverTime]:
     planner = Planner(module, machine, workspace=workspace)
     program = planned(planner)
     times = [time for time, _ in planner.schedule]
-    arena, lent = ([_at_positions(b, times) for b in buffers] for buffers in _arena_buffers(planner))
+    buffers = [_at_positions(b, times) for b in _arena_buffers(planner)]
     changes = [0] * (len(times) + 1)
-    for buffer in [b for b in arena if b.region != "host"]:
-        changes[buffer.first] += buffer.size
-        changes[buffer.last + 1] -= buffer.size
-    return MemoryOverTime(tuple(i for _, i in planner.schedule), tuple(accumulate(changes[:-1])),
-                          program.peak - program.arena_size, tuple(arena + lent))
+    for buffer in buffers:
+        if buffer.region not in ("host", "lent"):
+            changes[buffer.first] += buffer.size
+            changes[buffer.last + 1] -= buffer.size
+    return planner, program, MemoryOverTime(tuple(i for _, i in planner.schedule), tuple(accumulate(changes[:-1])),
+                                            program.peak - program.arena_size, tuple(buffers))
 
 
 def _at_positions(buffer: Buffer, times: Sequence[int]) -> Buffer:
@@ -156,17 +162,12 @@ def _at_positions(buffer: Buffer, times: Sequence[int]) -> Buffer:
     return buffer._replace(first=first, last=last)
 
 
-def _arena_buffers(planner: Planner) -> tuple[list[Buffer], list[Buffer]]:
+def _arena_buffers(planner: Planner) -> list[Buffer]:
     """The buffers in the arena, and those in results that are written later (region "lent")."""
-    arena: list[Buffer] = []
-    lent: list[Buffer] = []
-    for group, made in _makers(planner).items():
-        if group.home is None and group.first >= 0:
-            region = "lent" if group.lent else "scratch" if group in planner.scratch \
-                else "host" if group.on_host else "arena"
-            buffer = Buffer(align(group.size), region, group.offset, made[0].name, made, group.first, group.last)
-            (lent if group.lent else arena).append(buffer)
-    return arena, lent
+    found = [Buffer(align(g.size), "lent" if g.lent else "scratch" if g in planner.scratch
+                    else "host" if g.on_host else "arena", g.offset, made[0].name, made, g.first, g.last)
+             for g, made in _makers(planner).items() if g.home is None and g.first >= 0]
+    return sorted(found, key=lambda buffer: buffer.region == "lent")
 
 
 def _makers(planner: Planner) -> dict[Value, tuple[Instruction, ...]]:
@@ -177,35 +178,7 @@ def _makers(planner: Planner) -> dict[Value, tuple[Instruction, ...]]:
     return {group: tuple(instructions) for group, instructions in found.items()}
 
 
-def _busiest(buffers: Sequence[Buffer]) -> tuple[int, int]:
-    """The maximum of bytes alive at once, and the first time at which it is reached."""
-    events = sorted([(b.first, b.size) for b in buffers] + [(b.last + 1, -b.size) for b in buffers])
-    most, place, now = 0, -1, 0
-    for index, (time, change) in enumerate(events):
-        now += change
-        is_whole = index + 1 == len(events) or events[index + 1][0] != time
-        if is_whole and now > most:
-            most, place = now, time
-    return most, place
-
-
-def _instruction_at(planner: Planner, time: int) -> Instruction | None:
-    place = bisect_right(planner.schedule, time, key=lambda entry: entry[0])
-    return planner.schedule[place - 1][1] if place and time >= 0 else None
-
-
-def _named(region: str, values: Sequence) -> list[Buffer]:
-    return [Buffer(v.shape.num_bytes, f"{region} (host)" if v.shape.on_host else region, 0, v.name, (), 0, 0)
-            for v in values]
-
-
-def _parameters(module: Module, values: Sequence) -> list[Buffer]:
-    owners = [p for p in module.entry.parameters for _ in leaves(p.shape)]
-    return [b._replace(instructions=(owner,)) for b, owner in zip(_named("parameter", values), owners)]
-
-
-def _results(planner: Planner, values: Sequence) -> list[Buffer]:
-    """Result buffers with the instructions that write them."""
-    writers = {group.home.index: made for group, made in _makers(planner).items()
-               if group.home is not None and group.home.region == "result"}
-    return [b._replace(instructions=writers.get(i, ())) for i, b in enumerate(_named("result", values))]
+def _outside(region: str, value: Parameter, made: tuple[Instruction, ...]) -> Buffer:
+    """A parameter or result, with the instructions that write it."""
+    where = f"{region} (host)" if value.shape.on_host else region
+    return Buffer(value.shape.num_bytes, where, 0, value.name, made, 0, 0)

@@ -12,6 +12,7 @@ from typing import NamedTuple, Union
 
 import numpy as np
 
+from hloc.inputs import Parameter
 from hloc.ir import Instruction, Shape
 from hloc.kernels.ir import Kernel, Tile
 from hloc.machine import Machine
@@ -177,16 +178,6 @@ def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
             stack.extend(s for branch in step.branches for s in branch)
 
 
-class Value(NamedTuple):
-    """One flattened entry parameter or result as the user sees it: shape and a name for messages."""
-
-    name: str
-    shape: Shape
-
-    def __repr__(self) -> str:
-        return f"{self.name}: {self.shape.to_string(False)}"
-
-
 class Packing(NamedTuple):
     """The packing of an operand for a library kernel, as a separate step: for operands that never change.
 
@@ -232,8 +223,8 @@ class Program(NamedTuple):
     name: str
     kernels: tuple[Kernel | Tile, ...]
     steps: tuple[Step, ...]
-    parameters: tuple[Value, ...]
-    results: tuple[Value, ...]
+    parameters: tuple[Parameter, ...]
+    results: tuple[Parameter, ...]
     constants: tuple[np.ndarray, ...]
     arena_size: int
     kept: int = 0

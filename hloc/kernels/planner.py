@@ -14,18 +14,18 @@ from math import prod
 
 import numpy as np
 
+from hloc.analysis.aliasing import element_leaves, leaf_count
 from hloc.analysis.counters import counted_loops
 from hloc.devices import device_counts
 from hloc.errors import UnsupportedError, elided_constant
-from hloc.inputs import entry_parameters, entry_results
+from hloc.inputs import Parameter, entry_parameters, entry_results
 from hloc.ir import Computation, Instruction, Module, leaves
 from hloc.kernels.buffer_assignment import Home
 from hloc.kernels.control_flow import ControlFlow
 from hloc.kernels.launches import collective, host_call, launch, transfer
 from hloc.kernels.overlap import with_late_ends
 from hloc.kernels.plan import Program, Workspace
-from hloc.kernels.plan import Value as PlanValue
-from hloc.kernels.plan_state import Draft, Leaves, PlanState, finish, first_leaf, leaf_count
+from hloc.kernels.plan_state import Draft, Leaves, finish
 from hloc.machine import Machine
 from hloc.ops.collectives import meets_devices
 
@@ -35,7 +35,7 @@ CONTROL_FLOW = {"while": ControlFlow.while_loop, "conditional": ControlFlow.cond
 TRANSFERS = frozenset(["infeed", "outfeed", "send", "recv"])
 
 
-class Planner(PlanState):
+class Planner(ControlFlow):
     """The walk of a module's instructions."""
 
     def computation(self, computation: Computation, arguments: list[Leaves]) -> tuple[list[Draft], Leaves]:
@@ -72,7 +72,8 @@ class Planner(PlanState):
         if opcode == "tuple":
             return [leaf for operand in operands for leaf in operand]
         if opcode == "get-tuple-element":
-            return self.element(instruction, operands[0])
+            first, count = element_leaves(instruction)
+            return operands[0][first:first + count]
         if opcode in ("after-all", "partition-id", "replica-id") and not list(leaves(instruction.shape)):
             return []
         if opcode == "constant":
@@ -80,18 +81,12 @@ class Planner(PlanState):
             return [self.constant(np.asarray(a), s) for a, s in literals]
         self.land([v for o in operands for v in o])
         if opcode in CONTROL_FLOW:
-            return CONTROL_FLOW[opcode](ControlFlow(self, self.computation), instruction, operands, steps)
+            return CONTROL_FLOW[opcode](self, instruction, operands, steps)
         if meets_devices(instruction):
             return collective(self, instruction, operands, steps)
         if opcode == "custom-call" or opcode in TRANSFERS:
             return host_call(self, instruction, operands, steps)
         return launch(self, instruction, operands, steps)
-
-    def element(self, instruction: Instruction, operand: Leaves) -> Leaves:
-        shape = instruction.operands[0].shape
-        index = instruction.get("index")
-        start = first_leaf(shape, index)
-        return operand[start:start + leaf_count(shape.tuple_shapes[index])]
 
 
 def _literal_leaves(instruction: Instruction) -> list[np.ndarray]:
@@ -111,7 +106,7 @@ def _literal_leaves(instruction: Instruction) -> list[np.ndarray]:
 def plan_module(module: Module, machine: Machine, workspace: Workspace | None = None,
                 bound: frozenset[int] = frozenset()) -> Program:
     """Plan a whole module. workspace: what the target's library kernels take, else they bring memory of their own;
-    bound: numbers of parameters whose arrays are the same in all runs (bound.py). Raises UnsupportedError, located, for
+    bound: numbers of parameters whose arrays are the same in all runs. Raises UnsupportedError, located, for
     what no kernel can do."""
     return planned(Planner(module, machine, workspace=workspace, bound=bound))
 
@@ -119,7 +114,7 @@ def plan_module(module: Module, machine: Machine, workspace: Workspace | None = 
 def planned(planner: Planner) -> Program:
     """The program of a new planner, which afterwards knows the purpose of each piece of memory."""
     module, assignment = planner.module, planner.assignment
-    parameters = tuple(PlanValue(*p) for p in entry_parameters(module))
+    parameters = tuple(entry_parameters(module))
     inputs = [assignment.new(v.shape.num_bytes, Home("parameter", i), v.shape.on_host)
               for i, v in enumerate(parameters)]
     arguments, start = [], 0
@@ -129,7 +124,7 @@ def planned(planner: Planner) -> Program:
         start += count
     drafts, root = planner.computation(module.entry, arguments)
     planner.time += 1
-    results = tuple(PlanValue(*r) for r in entry_results(module))
+    results = tuple(entry_results(module))
     drafts += _results(planner, root, results)
     for result, operand, time in planner.sharing:
         assignment.share_if_dead(result, operand, time)
@@ -141,12 +136,12 @@ def planned(planner: Planner) -> Program:
     return Program(module.name, kernels, steps, parameters, results,
                    tuple(planner.constants), assignment.arena_size,
                    kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
-                   gaps=assignment.gaps, setup=finish(planner.once.setup, assignment.ref),
-                   held=tuple(planner.once.held), devices=prod(device_counts(module)),
+                   gaps=assignment.gaps, setup=finish(planner.setup, assignment.ref),
+                   held=tuple(planner.held), devices=prod(device_counts(module)),
                    host_arena_size=assignment.host_arena_size, host_apart=apart)
 
 
-def _results(planner: Planner, root: Leaves, results: tuple[PlanValue, ...]) -> list[Draft]:
+def _results(planner: Planner, root: Leaves, results: tuple[Parameter, ...]) -> list[Draft]:
     """Give each result leaf its own memory: the value is computed there, or copied at the end."""
     steps: list[Draft] = []
     for index, value in enumerate(root):

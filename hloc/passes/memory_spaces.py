@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hloc.analysis.aliasing import leaf_count
+from hloc.analysis.aliasing import element_leaves, leaf_count
 from hloc.ir import Computation, Instruction, Module, Shape, leaves
 
 Flags = tuple[bool, ...]                # of each leaf: whether it is on the host
@@ -70,9 +70,8 @@ class _Walk:
         if opcode == "tuple":
             return tuple(flag for flags in operands for flag in flags)
         if opcode == "get-tuple-element":
-            parts, index = instruction.operands[0].shape.tuple_shapes, instruction.get("index")
-            first = sum(leaf_count(s) for s in parts[:index])
-            return operands[0][first:first + leaf_count(parts[index])]
+            first, count = element_leaves(instruction)
+            return operands[0][first:first + count]
         if opcode == "while":
             self.computation(instruction.get("condition"), operands)
             self.computation(instruction.get("body"), operands)

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.errors import printable
+from hloc.inputs import Parameter
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.plan import Program, Value
+from hloc.kernels.plan import Program
 
 C_TYPES = {"pred": "uint8_t", "f32": "float", "f64": "double", "c64": "float _Complex", "c128": "double _Complex",
            **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "su" for b in (8, 16, 32, 64)}}
@@ -42,7 +43,7 @@ def arrays(program: Program) -> list[str]:
             *(f" *   results[{i}] {_describe(v)}" for i, v in enumerate(program.results))]
 
 
-def _describe(value: Value) -> str:
+def _describe(value: Parameter) -> str:
     element_type = value.shape.element_type
     dims = "".join(f"[{d}]" for d in value.shape.dimensions)
     c_type = C_TYPES.get(element_type, f"uint{8 * ELEMENT_TYPES[element_type].bytes}_t as {element_type}")

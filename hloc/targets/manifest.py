@@ -4,23 +4,23 @@
 """
 from __future__ import annotations
 
+from hloc.inputs import Parameter
 from hloc.ir import numpy_dtype
 from hloc.ir.shapes import array
-from hloc.kernels.plan import Value
 
 MOST_BYTES = 1 << 48                # more than the address space
 
 
-def value_to_json(value: Value) -> list:
+def value_to_json(value: Parameter) -> list:
     return [value.name, value.shape.element_type, list(value.shape.dimensions)]
 
 
-def value_from_json(row: list) -> Value:
+def value_from_json(row: list) -> Parameter:
     """Raises ValueError, TypeError or KeyError for an invalid array."""
     name, element_type, dimensions = row
     numpy_dtype(element_type)                                    # KeyError for an unknown type
     sizes = [whole(d, MOST_BYTES) for d in dimensions]
-    value = Value(str(name), array(element_type, *sizes))
+    value = Parameter(str(name), array(element_type, *sizes))
     whole(value.shape.num_bytes, MOST_BYTES)
     return value
 

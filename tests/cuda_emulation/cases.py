@@ -11,8 +11,9 @@ from kernel_harness import Case
 
 from cuda_emulation import driver
 from hloc.analysis.packing import ALIGNMENT
+from hloc.inputs import Parameter
 from hloc.ir import leaves
-from hloc.kernels.plan import Copy, Launch, Program, Ref, Value
+from hloc.kernels.plan import Copy, Launch, Program, Ref
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Container
 from hloc.targets.cuda.execution import loaded, runtime
@@ -38,8 +39,8 @@ def program_of(cases: list[Case]) -> Program:
     return Program("cases", tuple(kernels), tuple(steps), tuple(parameters), tuple(results), (), arena)
 
 
-def _reference(values: list[Value], region: str, shape) -> Ref:
-    values.append(Value(f"{region}.{len(values)}", shape))
+def _reference(values: list[Parameter], region: str, shape) -> Ref:
+    values.append(Parameter(f"{region}.{len(values)}", shape))
     return Ref(region, len(values) - 1, 0, shape.num_bytes)
 
 

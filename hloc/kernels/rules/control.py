@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hloc.analysis.aliasing import element_leaves
 from hloc.errors import UnsupportedError
 from hloc.ir import Computation, Instruction, Shape, leaves
 from hloc.kernels import scalars
@@ -41,19 +42,13 @@ def _leaf_values(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
             found += yield from leaf_values(e, operand)
         return found
     if opcode == "get-tuple-element":
-        operand, index = instruction.operands[0], instruction.get("index")
-        parts = operand.shape.tuple_shapes
-        start = sum(_leaf_count(s) for s in parts[:index])
-        return (yield from leaf_values(e, operand))[start:start + _leaf_count(parts[index])]
+        first, count = element_leaves(instruction)
+        return (yield from leaf_values(e, instruction.operands[0]))[first:first + count]
     if instruction.shape.is_tuple:
         if opcode in HANDED_ON:
             return (yield from leaf_values(e, instruction.operands[0]))
         raise UnsupportedError(f"'{opcode}' inside a scalar computation", instruction.span)
     return [(yield instruction, (ZERO,) * instruction.shape.rank)] if instruction.shape.is_array else []
-
-
-def _leaf_count(shape: Shape) -> int:
-    return sum(1 for _ in leaves(shape))
 
 
 def applied(e: Elements, computation: Computation, arguments: Sequence[Sequence[Expr]]) -> list[Expr]:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from hloc.inputs import Parameter
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.plan import (
     Branch,
@@ -28,7 +29,6 @@ from hloc.kernels.plan import (
     Program,
     Ref,
     Step,
-    Value,
     WhileLoop,
     all_steps,
 )
@@ -76,8 +76,8 @@ class Container(NamedTuple):
     images: tuple[bytes, ...]
     kernels: tuple[Geometry, ...]
     steps: tuple[Step, ...]
-    parameters: tuple[Value, ...]
-    results: tuple[Value, ...]
+    parameters: tuple[Parameter, ...]
+    results: tuple[Parameter, ...]
     constants: tuple[np.ndarray, ...]
     arena_size: int
     cuda: int = 0
@@ -148,7 +148,7 @@ def _unpack(found: sealed.Sealed) -> Container:
     return packed
 
 
-def _values(rows: list, on_host: list) -> tuple[Value, ...]:
+def _values(rows: list, on_host: list) -> tuple[Parameter, ...]:
     """Parameters or results; the numbers of those that are in the host's memory."""
     values = [value_from_json(row) for row in rows]
     for number in on_host:
@@ -245,8 +245,8 @@ def _step_to_json(step: Step) -> list[Any]:
         return collective_steps.to_json(step)
     if isinstance(step, DeviceNumber):
         return ["number", list(step.result), step.divisor, step.modulus]
-    return ["host", step.target, [[list(r), *value_to_json(Value("", s))[1:]] for r, s in step.arguments],
-            [[list(r), *value_to_json(Value("", s))[1:]] for r, s in step.results]]
+    return ["host", step.target, [[list(r), *value_to_json(Parameter("", s))[1:]] for r, s in step.arguments],
+            [[list(r), *value_to_json(Parameter("", s))[1:]] for r, s in step.results]]
 
 
 def _step_from_json(row: list, depth: int) -> Step:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hloc.errors import BuildError, RunError
+from hloc.inputs import Parameter
 from hloc.ir import ELEMENT_TYPES, numpy_dtype
 from hloc.ir.shapes import array as array_shape
 from hloc.kernels.ir import Buffer, Tile
-from hloc.kernels.plan import Launch, Program, Ref, Value
+from hloc.kernels.plan import Launch, Program, Ref
 from hloc.machine import Machine
 from hloc.targets.cuda import compiler, kernel_images
 from hloc.targets.cuda.container import Container
@@ -123,13 +124,13 @@ def _container(sources: CudaSources, gpu: Machine) -> Container:
 
 def program_of(tile: Tile) -> Program:
     """A program of this kernel alone: buffers that it only writes are results, all others parameters."""
-    parameters: list[Value] = []
-    results: list[Value] = []
+    parameters: list[Parameter] = []
+    results: list[Parameter] = []
     places: list[Ref] = []
     for buffer in tile.buffers:
         own, region = (parameters, "parameter") if buffer.access != "write" else (results, "result")
         places.append(Ref(region, len(own), 0, buffer.size * ELEMENT_TYPES[buffer.type].bytes))
-        own.append(Value(buffer.name, array_shape(buffer.type, buffer.size)))
+        own.append(Parameter(buffer.name, array_shape(buffer.type, buffer.size)))
     return Program("measured", (tile,), (Launch(0, tuple(places)),), tuple(parameters), tuple(results), (), 0)
 
 
