@@ -36,24 +36,25 @@ Emit = Callable[[Builder, tuple[Index, ...]], None]
 
 def factors(dimensions: Sequence[int], emit: Emit) -> tuple[list[int], Builder]:
     """The loop extents that need no (or the least) division inside, and the Builder of the last trial."""
-    def emit_point(builder: Builder, counters: tuple[Index, ...], extents: list[int]) -> None:
-        emit(builder, indexing.delinearize(indexing.linearize(counters, extents), dimensions))
-    extents, _, builder = refine([math.prod(dimensions)], emit_point)
+    extents, _, builder = refine([math.prod(dimensions)], lambda builder, flat: emit(
+        builder, indexing.delinearize(*flat, dimensions)))
     return extents, builder
 
 
-def refine(extents: list[int], emit: Callable[[Builder, tuple[Index, ...], list[int]], None]
-           ) -> tuple[list[int], list[int], Builder]:
-    """Split loops until emit(builder, counters, extents) needs no more divisions that a split can remove.
+def refine(loops: Sequence[int], emit: Emit) -> tuple[list[int], list[int], Builder]:
+    """Split loops until emit(builder, counters) needs no more divisions that a split can remove; its counters are those
+    of the given loops.
 
-    Gives the finer extents, for each the number of the original loop, and the Builder of the last trial."""
-    origins = list(range(len(extents)))
+    Gives the finer extents, for each the number of the given loop, and the Builder of the last trial."""
+    extents, origins = list(loops), list(range(len(loops)))
     for _ in range(MOST_TRIALS):
-        builder, names = Builder(), []
+        builder = Builder()
         with ExitStack() as stack:
-            counters = tuple(stack.enter_context(builder.loop(n)) for n in extents)
+            counters = [stack.enter_context(builder.loop(n)) for n in extents]
             names = [next(iter(indexing.variables(c)), "") for c in counters]
-            emit(builder, counters, extents)
+            both = list(zip(counters, extents, origins))
+            emit(builder, tuple(indexing.linearize(*zip(*((c, n) for c, n, o in both if o == k)))
+                                for k in range(len(loops))))
         parts = _split(extents, names, builder.divisions)
         finer = [extent for part in parts for extent in part]
         if finer == extents:

@@ -151,15 +151,16 @@ class Matmuls:
         """The rows, and the other dimensions of the scores but the columns, outermost first, with the strides of the
         arrays of `positions`, then of `more`. UnsupportedError if there are none: the matmuls disagree."""
         size, distance = self.columns
+        loops = [n for n in (self.elements // (size * distance), distance) if n > 1]
 
-        def emit(builder: Builder, counters: Indices, extents: list[int]) -> None:
-            flat = indexing.linearize(counters, extents)
+        def emit(builder: Builder, counters: Indices) -> None:
+            flat = indexing.linearize(counters, loops)
             place = indexing.add(indexing.scale(indexing.floor_divide(flat, distance), size * distance),
                                  indexing.modulo(flat, distance))
             builder.accesses = [("", p) for p in (place, *self.positions(place), *more(place))]
             for _, position in builder.accesses:
                 builder.position(position)
-        extents, _, builder = refine([n for n in (self.elements // (size * distance), distance) if n > 1], emit)
+        extents, _, builder = refine(loops, emit)
         found = []
         for n, extent in enumerate(extents):
             steps = [indexing.coefficient_of(p, f"i{n}") for _, p in builder.accesses]

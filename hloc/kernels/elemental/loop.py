@@ -154,11 +154,8 @@ def _piece_index(piece: Instruction, dimension: int, row: Index, inner: Index) -
 
 def _piece_loops(group: Group, dimension: int, piece: Instruction, rows: int) -> tuple[list[int], Builder]:
     """The loops that one piece needs within a row."""
-    def emit(builder: Builder, counters: tuple[Index, ...], extents: list[int]) -> None:
-        position = indexing.linearize(counters, extents)
-        columns = math.prod(piece.shape.dimensions[dimension:])
-        row, inner = indexing.floor_divide(position, columns), indexing.modulo(position, columns)
-        Outline(group, builder).elements.value(piece, _piece_index(piece, dimension, row, inner))
+    def emit(builder: Builder, counters: tuple[Index, ...]) -> None:
+        Outline(group, builder).elements.value(piece, _piece_index(piece, dimension, *counters))
     extents, origins, trial = loops.refine([rows, math.prod(piece.shape.dimensions[dimension:])], emit)
     return extents[origins.count(0):], trial
 

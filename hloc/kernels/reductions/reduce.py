@@ -85,33 +85,17 @@ def _choose_loops(reduction: Reduction) -> None:
             extents.append(size)
             reduced.append(d in gone)
 
-    finer, origins, trial = _refined(reduction, extents, reduced)
-    reduction.extents, reduction.reduced = finer, [reduced[o] for o in origins] if extents else [False]
+    reduction.extents, reduction.reduced = extents or [1], reduced or [False]
+
+    def emit(builder: Builder, counters: tuple[Index, ...]) -> None:
+        outline = Outline(reduction.group, builder)
+        point_values(reduction, outline, list(counters))
+        zeros: list[Expr] = [identity("add", t) for _, _, t in reduction.accumulators]
+        store_results(reduction, outline, reduction.kept(list(counters)), zeros)
+    finer, origins, trial = loops.refine(reduction.extents, emit)
+    reduction.extents, reduction.reduced = finer, [reduction.reduced[o] for o in origins]
     reduction.operations, reduction.work = trial.operations, trial.work
     reduction.has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in finer)
-
-
-def _refined(reduction: Reduction, extents: list[int], reduced: list[bool]) -> tuple:
-    """loops.refine for one point of the input space."""
-    def emit(builder: Builder, counters: tuple[Index, ...], finer: list[int]) -> None:
-        point = replace(reduction, extents=finer, reduced=_kinds(finer, extents, reduced))
-        outline = Outline(reduction.group, builder)
-        point_values(point, outline, list(counters))
-        zeros: list[Expr] = [identity("add", t) for _, _, t in reduction.accumulators]
-        store_results(point, outline, point.kept(list(counters)), zeros)
-    return loops.refine(extents or [1], emit)
-
-
-def _kinds(finer: list[int], extents: list[int], reduced: list[bool]) -> list[bool]:
-    """Which of the finer loops are reduced; the finer loops split the given ones in order."""
-    kinds: list[bool] = []
-    position, size = 0, 1
-    for extent in finer:
-        kinds.append(reduced[position] if reduced else False)
-        size *= extent
-        if extents and size == extents[position]:
-            position, size = position + 1, 1
-    return kinds
 
 
 def _nothing_to_reduce(reduction: Reduction, machine: Machine) -> KernelCall:
@@ -258,6 +242,6 @@ def _rfactor(reduction: Reduction, loop: int) -> Reduction:
 
 def _are_one(reduction: Reduction, extents: list[int]) -> bool:
     """Whether the elements' positions need no finer loops than these."""
-    def emit(builder: Builder, counters: tuple[Index, ...], finer: list[int]) -> None:
-        point_values(replace(reduction, extents=finer), Outline(reduction.group, builder), list(counters))
+    def emit(builder: Builder, counters: tuple[Index, ...]) -> None:
+        point_values(replace(reduction, extents=extents), Outline(reduction.group, builder), list(counters))
     return loops.refine(extents, emit)[0] == extents

@@ -91,14 +91,13 @@ def _row_group(group: Group) -> RowGroup | None:
 
 def _choose_loops(rows: RowGroup) -> None:
     """Split the loops over rows and over columns where positions need it."""
-    def emit(builder: Builder, counters: tuple[Index, ...], extents: list[int]) -> None:
-        outline = Outline(rows.group, builder)
-        position = indexing.linearize(counters, extents)
+    def emit(builder: Builder, counters: tuple[Index, ...]) -> None:
+        outline, row = Outline(rows.group, builder), counters[0]
+        position = indexing.linearize(counters, [rows.rows, rows.columns])
         for reduce in rows.reduces:
             for operand in reduce.operands[:len(reduce.operands) // 2]:
                 outline.elements.value(operand, indexing.delinearize(position, operand.shape.dimensions))
             _bind_zero(outline, rows.group, reduce)
-        row = indexing.floor_divide(position, rows.columns)
         for root in rows.group.roots:
             place = position if rows.is_full(root) else row
             outline.elements.value(root, indexing.delinearize(place, root.shape.dimensions))
