@@ -39,41 +39,35 @@ FEW_ROWS = 16               # that one lane combines at the end, one after the o
 
 
 class Tile(NamedTuple):
-    """rows, width: of a tile; results: of its width, which are sums of `inner` adjacent columns each; blocks: of all
-    columns; steps: tiles along the innermost reduced loop, with `rest` rows left over."""
+    """rows, width: of a tile; blocks: of all columns; steps: tiles along the innermost reduced loop, with `rest` rows
+    left over."""
 
     rows: int
     width: int
-    inner: int
     blocks: int
     steps: int
     rest: int
 
-    @property
-    def results(self) -> int:
-        return self.width // self.inner
 
-
-def tile_of(columns: Reduction, inner: int, machine: Machine) -> Tile:
-    """The tile of columns, so many adjacent ones of which are for one result."""
+def tile_of(columns: Reduction, machine: Machine) -> Tile:
+    """The tile of columns."""
     count, length = columns.extents[-1], columns.extents[along(columns)]
     bytes_each, pack = _pack(columns, count)
     line = LONG_LINE if bytes_each * math.prod(columns.extents) >= LARGE else LINE
     whole = THREADS * pack
     around = math.prod(columns.kept_extents[:-1])
-    if inner == 1 and around * -(-count // whole) >= BLOCKS * machine.cores:
-        return _tile(1, min(whole, count), 1, count, length)
+    if around * -(-count // whole) >= BLOCKS * machine.cores:
+        return _tile(1, min(whole, count), count, length)
 
     def score(width: int) -> tuple[float, int]:
         active = _rows(width // pack, length) * width / whole
         return min(1.0, active) * min(1.0, width * bytes_each / min(line, count * bytes_each)), -width
-    widths = [n * pack for n in range(1, THREADS + 1) if count % (n * pack) == 0 and n * pack % inner == 0]
+    widths = [n * pack for n in range(1, THREADS + 1) if count % (n * pack) == 0]
     best = max(widths, key=score, default=0)
-    step = pack * inner
-    ragged = min(-(-line // bytes_each // step), -(-count // step)) * step
+    ragged = min(-(-line // bytes_each // pack), -(-count // pack)) * pack
     if not best or score(best)[0] < score(ragged)[0] / 2:
         best = ragged
-    return _tile(_rows(max(1, best // pack), length), best, inner, count, length)
+    return _tile(_rows(max(1, best // pack), length), best, count, length)
 
 
 def along(columns: Reduction) -> int:
@@ -100,8 +94,8 @@ def _rows(lanes: int, length: int) -> int:
     return even if 2 * even > most else most
 
 
-def _tile(rows: int, width: int, inner: int, count: int, length: int) -> Tile:
-    return Tile(rows, width, inner, -(-count // width), *divmod(length, rows))
+def _tile(rows: int, width: int, count: int, length: int) -> Tile:
+    return Tile(rows, width, -(-count // width), *divmod(length, rows))
 
 
 @dataclass
@@ -109,7 +103,7 @@ class BlockNest(Nest):
     """The loops of such a kernel, over the columns. tile: of one step; sums, parts: the Local arrays of a tile's lanes,
     which the nest that joins pieces has, too."""
 
-    tile: Tile = Tile(1, 1, 1, 1, 1, 0)
+    tile: Tile = Tile(1, 1, 1, 1, 0)
     sums: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
 
@@ -117,9 +111,9 @@ class BlockNest(Nest):
 
     def joining(self, reduction: Reduction, values: Callable) -> BlockNest:
         """The nest that reduces the partial results of all pieces, whose loop is the first one."""
-        width, (pieces, *_) = self.tile.results, reduction.extents
-        rows = max(1, min(pieces, self.tile.rows * self.tile.width // width))
-        tile = Tile(rows, width, 1, self.tile.blocks, *divmod(pieces, rows))
+        pieces = reduction.extents[0]
+        rows = min(pieces, self.tile.rows)
+        tile = self.tile._replace(rows=rows, steps=pieces // rows, rest=pieces % rows)
         return replace(self, reduction=reduction, values=values, cuts=(), tile=tile)
 
     def extent(self, n: int) -> int:
@@ -145,13 +139,11 @@ class BlockNest(Nest):
             for (reduce, k, _), name in zip(r.accumulators, self.sums):
                 b.store(name, place, start(r, self.outline, reduce, k))
         self.walk(list(counters))
-        columns = r.extents[-1] // tile.inner
-        kept = [c for c, gone in zip(counters, r.reduced) if not gone][:-1]
 
         def use(c: Index, totals: list[Expr]) -> None:
-            column = indexing.add(indexing.scale(block, tile.results), c)
-            with b.guard(within(column, columns, b)):
-                finish(indexing.linearize([*kept, column], [*r.kept_extents[:-1], columns]), totals)
+            column = indexing.add(indexing.scale(block, tile.width), c)
+            with b.guard(within(column, r.extents[-1], b)):
+                finish(r.kept([*counters[:-1], column]), totals)
         self.combine(self.spilled(), use)
 
     # -- the steps of one block
@@ -200,7 +192,7 @@ class BlockNest(Nest):
     def spilled(self) -> list[str]:
         """The lanes' sums where all lanes can read them; in place if nothing is to be combined."""
         tile, b, types = self.tile, self.outline.builder, [t for _, _, t in self.reduction.accumulators]
-        if tile.rows * tile.inner == 1:
+        if tile.rows == 1:
             return self.sums
         if not self.parts:
             self.parts += [b.local(t, tile.rows * tile.width, "part") for t in types]
@@ -212,29 +204,29 @@ class BlockNest(Nest):
     def combine(self, parts: list[str], use: Callable) -> None:
         """use(column, totals) for each result of a tile whose sums are in `parts`. Many rows are combined in groups of
         adjacent ones first, which all lanes share."""
-        b, rows, width, inner = self.outline.builder, self.tile.rows, self.tile.width, self.tile.inner
+        b, rows, width = self.outline.builder, self.tile.rows, self.tile.width
         groups = next((n for n in range(math.isqrt(rows), FEW_ROWS + 1) if rows % n == 0), 1)
-        if rows * inner > FEW_ROWS and 1 < groups < rows:
-            each, results = rows // groups, self.tile.results
-            names = [b.local(t, groups * results, "few") for _, _, t in self.reduction.accumulators]
-            with b.loop(groups) as group, b.loop(results, VECTOR) as c:
-                totals = self.total(parts, each, width, inner, indexing.scale(group, each), c)
+        if rows > FEW_ROWS and 1 < groups < rows:
+            each = rows // groups
+            names = [b.local(t, groups * width, "few") for _, _, t in self.reduction.accumulators]
+            with b.loop(groups) as group, b.loop(width, VECTOR) as c:
+                totals = self.total(parts, each, indexing.scale(group, each), c)
                 for name, value in zip(names, totals):
-                    b.store(name, indexing.add(indexing.scale(group, results), c), value)
-            parts, rows, width, inner = names, groups, results, 1
-        with b.loop(width // inner, VECTOR) as c:
-            use(c, self.total(parts, rows, width, inner, indexing.ZERO, c))
+                    b.store(name, indexing.add(indexing.scale(group, width), c), value)
+            parts, rows = names, groups
+        with b.loop(width, VECTOR) as c:
+            use(c, self.total(parts, rows, indexing.ZERO, c))
 
-    def total(self, parts: list[str], rows: int, width: int, inner: int, first: Index, c: Index) -> list[Expr]:
-        """The totals of one column over `rows` rows from the first one on, and over `inner` columns."""
+    def total(self, parts: list[str], rows: int, first: Index, column: Index) -> list[Expr]:
+        """The totals of one column over `rows` rows from the first one on."""
         b, types = self.outline.builder, [t for _, _, t in self.reduction.accumulators]
 
-        def read(row: Index, column: Index) -> list[Load]:
-            place = indexing.add(indexing.scale(indexing.add(first, row), width), column)
+        def read(row: Index) -> list[Load]:
+            place = indexing.add(indexing.scale(indexing.add(first, row), self.tile.width), column)
             return [Load(n, b.position(place), t) for n, t in zip(parts, types)]
-        if rows * inner == 1:
-            return [b.let(load) for load in read(indexing.ZERO, c)]
+        if rows == 1:
+            return [b.let(load) for load in read(indexing.ZERO)]
         totals = self.start(False)
-        with b.loop(rows) as row, b.loop(inner) as i:
-            self.take(totals, [[load] for load in read(row, indexing.add(indexing.scale(c, inner), i))])
+        with b.loop(rows) as row:
+            self.take(totals, [[load] for load in read(row)])
         return list(totals)

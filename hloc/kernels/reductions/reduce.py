@@ -115,13 +115,11 @@ def _nest(reduction: Reduction, machine: Machine) -> tuple[Reduction, Nest]:
     """The reduction, one of whose loops may be split, and the loops of its only or first kernel."""
     outline = Outline(reduction.group)
     if machine.kind == "gpu":
-        columns = _rfactor(reduction, -1) if _is_late(reduction, machine) else reduction
-        if True in columns.reduced and not columns.reduced[-1] and all(map(reduction.monoid, reduction.reduces)):
-            inner = 1 if columns is reduction else reduction.extents[-1]
-            return reduction, BlockNest(columns, outline, machine, tile=tile_of(columns, inner, machine))
+        if True in reduction.reduced and not reduction.reduced[-1] and all(map(reduction.monoid, reduction.reduces)):
+            return reduction, BlockNest(reduction, outline, machine, tile=tile_of(reduction, machine))
         first = reduction
     else:
-        reduction, first = _rfactored(reduction, machine)
+        reduction, first = _rfactored(reduction)
         first.is_written_out = _is_written_out(first)
     kind = ArgmaxNest if first is reduction and is_argmax(reduction) else Nest
     return reduction, kind(first, outline, machine)
@@ -131,7 +129,7 @@ def _lowered(reduction: Reduction, nest: Nest) -> Lowered:
     """One kernel; or partial results go to scratch buffers, and are joined: on a GPU by the last team that finishes
     with a group of results, or else by a second kernel, which also reduces a loop that the first one keeps."""
     first, by_blocks = nest.outline, isinstance(nest, BlockNest)
-    late, store = nest.reduction is not reduction and not by_blocks, partial(store_results, reduction, first)
+    late, store = nest.reduction is not reduction, partial(store_results, reduction, first)
     if not late and not nest.cuts:
         nest.emit(store)
         return Lowered((first.finish(cost=_cost(reduction, first)),))
@@ -189,7 +187,7 @@ def _is_written_out(reduction: Reduction) -> bool:
             and any(reduction.reduced[:-1]) and reduction.operations <= MOST_OPERATIONS and not reduction.has_loops)
 
 
-def _rfactored(reduction: Reduction, machine: Machine) -> tuple[Reduction, Reduction]:
+def _rfactored(reduction: Reduction) -> tuple[Reduction, Reduction]:
     """The reduction, one of whose loops may be split, and the part of it that the first kernel computes: without a
     short inner loop, which is kept until the second kernel. Vectors run along it in the first one. Both are the same
     where no loop is left to a second kernel."""
@@ -198,7 +196,7 @@ def _rfactored(reduction: Reduction, machine: Machine) -> tuple[Reduction, Reduc
         reduction = replace(reduction, extents=[*outer, rows // count, count, columns],
                             reduced=[*reduction.reduced[:-2], True, True, False])
         return reduction, _rfactor(reduction, -2)
-    if _is_late(reduction, machine):
+    if _is_late(reduction):
         first = _rfactor(reduction, -1)
         if not _is_written_out(reduction) or not _is_written_out(first) and _are_one(reduction, first.extents):
             return reduction, first
@@ -219,12 +217,12 @@ def _rows_at_once(reduction: Reduction) -> int:
     return count if count and _are_one(reduction, [*outer, rows // count, count * columns]) else 0
 
 
-def _is_late(reduction: Reduction, machine: Machine) -> bool:
+def _is_late(reduction: Reduction) -> bool:
     """Whether a short innermost loop is reduced at the end: until then it is part of the columns, which makes them
     wider. On a CPU the lanes of a vector are then combined once per result, not once per row."""
     rows = math.prod(n for n, gone in zip(reduction.extents[:-1], reduction.reduced) if gone)
     bytes_each = max(ELEMENT_TYPES[t].bytes for _, _, t in reduction.accumulators)
-    most = SHORT_BYTES // bytes_each if machine.kind == "cpu" and rows >= OFTEN else SHORT_INNER
+    most = SHORT_BYTES // bytes_each if rows >= OFTEN else SHORT_INNER
     return (reduction.reduced[-1] and reduction.extents[-1] < most and True in reduction.reduced[:-1]
             and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
 
