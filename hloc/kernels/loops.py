@@ -36,8 +36,8 @@ Emit = Callable[[Builder, tuple[Index, ...]], None]
 
 def factors(dimensions: Sequence[int], emit: Emit) -> tuple[list[int], Builder]:
     """The loop extents that need no (or the least) division inside, and the Builder of the last trial."""
-    extents, _, builder = refine([math.prod(dimensions)], lambda builder, flat: emit(
-        builder, indexing.delinearize(*flat, dimensions)))
+    extents, _, builder = refine([math.prod(dimensions)], lambda builder, counters: emit(
+        builder, indexing.delinearize(counters[0], dimensions)))
     return extents, builder
 
 

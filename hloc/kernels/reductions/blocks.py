@@ -17,13 +17,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing
 from hloc.kernels.builder import within
 from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Expr, Load
+from hloc.kernels.ir import SERIAL, VECTOR, Load, Var
 from hloc.kernels.reductions.nest import Finish, Nest
 from hloc.kernels.reductions.reduction import Reduction, start
 from hloc.machine import Machine
@@ -38,26 +37,15 @@ BLOCKS = 4                  # per SM, if there are enough rows
 FEW_ROWS = 16               # that one lane combines at the end, one after the other
 
 
-class Tile(NamedTuple):
-    """rows, width: of a tile; blocks: of all columns; steps: tiles along the innermost reduced loop, with `rest` rows
-    left over."""
-
-    rows: int
-    width: int
-    blocks: int
-    steps: int
-    rest: int
-
-
-def tile_of(columns: Reduction, machine: Machine) -> Tile:
-    """The tile of columns."""
+def tile_of(columns: Reduction, machine: Machine) -> tuple[int, int]:
+    """The rows and the width of a tile of columns."""
     count, length = columns.extents[-1], columns.extents[along(columns)]
     bytes_each, pack = _pack(columns, count)
     line = LONG_LINE if bytes_each * math.prod(columns.extents) >= LARGE else LINE
     whole = THREADS * pack
     around = math.prod(columns.kept_extents[:-1])
     if around * -(-count // whole) >= BLOCKS * machine.cores:
-        return _tile(1, min(whole, count), count, length)
+        return 1, min(whole, count)
 
     def score(width: int) -> tuple[float, int]:
         active = _rows(width // pack, length) * width / whole
@@ -67,7 +55,7 @@ def tile_of(columns: Reduction, machine: Machine) -> Tile:
     ragged = min(-(-line // bytes_each // pack), -(-count // pack)) * pack
     if not best or score(best)[0] < score(ragged)[0] / 2:
         best = ragged
-    return _tile(_rows(max(1, best // pack), length), best, count, length)
+    return _rows(max(1, best // pack), length), best
 
 
 def along(columns: Reduction) -> int:
@@ -94,16 +82,12 @@ def _rows(lanes: int, length: int) -> int:
     return even if 2 * even > most else most
 
 
-def _tile(rows: int, width: int, count: int, length: int) -> Tile:
-    return Tile(rows, width, -(-count // width), *divmod(length, rows))
-
-
 @dataclass
 class BlockNest(Nest):
-    """The loops of such a kernel, over the columns. tile: of one step; sums, parts: the Local arrays of a tile's lanes,
-    which the nest that joins pieces has, too."""
+    """The loops of such a kernel, over the columns. tile: the rows and the width of one; sums, parts: the Local arrays
+    of a tile's lanes, which the nest that joins pieces has, too."""
 
-    tile: Tile = Tile(1, 1, 1, 1, 0)
+    tile: tuple[int, int] = (1, 1)
     sums: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
 
@@ -111,15 +95,13 @@ class BlockNest(Nest):
 
     def joining(self, reduction: Reduction, values: Callable) -> BlockNest:
         """The nest that reduces the partial results of all pieces, whose loop is the first one."""
-        pieces = reduction.extents[0]
-        rows = min(pieces, self.tile.rows)
-        tile = self.tile._replace(rows=rows, steps=pieces // rows, rest=pieces % rows)
-        return replace(self, reduction=reduction, values=values, cuts=(), tile=tile)
+        rows, width = self.tile
+        return replace(self, reduction=reduction, values=values, cuts=(), tile=(min(reduction.extents[0], rows), width))
 
     def extent(self, n: int) -> int:
-        """Of the columns: blocks; of the innermost reduced loop: steps."""
-        r = self.reduction
-        return self.tile.blocks if n == len(r.extents) - 1 else self.tile.steps if n == along(r) else r.extents[n]
+        """Of the columns: blocks; of the innermost reduced loop: tiles."""
+        r, (rows, width) = self.reduction, self.tile
+        return -(-r.extents[n] // (width if n == len(r.extents) - 1 else rows if n == along(r) else 1))
 
     @property
     def groups(self) -> int:
@@ -127,55 +109,43 @@ class BlockNest(Nest):
 
     @contextmanager
     def opened(self, kept: list[int]) -> Iterator[list[Index]]:
-        with self.opened_pieces(self.group_extents[:-1], self.tile.blocks) as counters:
+        with self.opened_pieces(self.group_extents[:-1], self.group_extents[-1]) as counters:
             yield counters
 
     def results_of(self, counters: list[Index], finish: Finish) -> None:
         """The columns of a block, whose number stands for the last counter."""
-        b, r, tile, block = self.outline.builder, self.reduction, self.tile, counters[-1]
+        b, r, (rows, width) = self.outline.builder, self.reduction, self.tile
+        first = indexing.scale(counters[-1], width)
         if not self.sums:
-            self.sums += [b.local(t, tile.rows * tile.width, "sum") for _, _, t in r.accumulators]
+            self.sums += [b.local(t, rows * width, "sum") for _, _, t in r.accumulators]
         with self.places() as (_, _, place):
             for (reduce, k, _), name in zip(r.accumulators, self.sums):
                 b.store(name, place, start(r, self.outline, reduce, k))
-        self.walk(list(counters))
+        self.walk(list(counters), first)
 
-        def use(c: Index, totals: list[Expr]) -> None:
-            column = indexing.add(indexing.scale(block, tile.width), c)
+        def use(c: Index, totals: list[Var]) -> None:
+            column = indexing.add(first, c)
             with b.guard(within(column, r.extents[-1], b)):
-                finish(r.kept([*counters[:-1], column]), totals)
-        self.combine(self.spilled(), use)
+                finish(r.kept([*counters[:-1], column]), list(totals))
+        self.combine(use)
 
-    # -- the steps of one block
-
-    def walk(self, counters: list[Index]) -> None:
-        """Adds up the tiles of one piece."""
-        b, r, tile, n = self.outline.builder, self.reduction, self.tile, along(self.reduction)
-        first = indexing.scale(counters[-1], tile.width)
+    def walk(self, counters: list[Index], first: Index) -> None:
+        """Adds up the tiles of one piece, from the first column on."""
+        b, r, n = self.outline.builder, self.reduction, along(self.reduction)
         with ExitStack() as stack:
-            for outer in [k for k, gone in enumerate(r.reduced) if gone and k != n]:
-                counters[outer] = stack.enter_context(self.reduced_loop(outer, SERIAL))
-
-            def add(step: Index, rows: int) -> None:
-                with self.places(rows) as (row, column, place), \
-                        b.guard(within(indexing.add(first, column), r.extents[-1], b)):
-                    counters[n] = indexing.add(indexing.scale(step, tile.rows), row)
-                    counters[-1] = indexing.add(first, column)
-                    self.add_point(counters, place)
-            if tile.steps:
-                with self.reduced_loop(n, SERIAL) as step:
-                    add(step, tile.rows)
-            if tile.rest:
-                cut = next((c for c in self.cuts if c.loop == n), None)
-                last = within(indexing.subtract(indexing.constant(cut.count - 1), self.dealt[n]), 1, b) if cut else []
-                with b.guard(last):
-                    add(indexing.constant(tile.steps), tile.rest)
+            for k, _ in self.reduced:
+                counters[k] = stack.enter_context(self.reduced_loop(k, SERIAL))
+            row, column, place = stack.enter_context(self.places())
+            counters[n] = indexing.add(indexing.scale(counters[n], self.tile[0]), row)
+            counters[-1] = indexing.add(first, column)
+            stack.enter_context(b.guard([c for k in (-1, n) for c in within(counters[k], r.extents[k], b)]))
+            self.add_point(counters, place)
 
     @contextmanager
-    def places(self, rows: int = 0) -> Iterator[tuple[Index, Index, Index]]:
-        """The loops over a tile, or over so many rows of it: gives row, column, and the place of the lane's sum."""
-        b, width = self.outline.builder, self.tile.width
-        with b.loop(rows or self.tile.rows) as row, b.loop(width, VECTOR) as column:
+    def places(self) -> Iterator[tuple[Index, Index, Index]]:
+        """The loops over a tile: gives row, column, and the place of the lane's sum."""
+        b, (rows, width) = self.outline.builder, self.tile
+        with b.loop(rows) as row, b.loop(width, VECTOR) as column:
             yield row, column, indexing.add(indexing.scale(row, width), column)
 
     def add_point(self, counters: list[Index], place: Index) -> None:
@@ -187,46 +157,33 @@ class BlockNest(Nest):
             for (reduce, _, _), name, x, y in zip(self.reduction.accumulators, self.sums, old, elements):
                 b.store(name, place, self.outline.elements.combined(reduce, [x, y])[0])
 
-    # -- from a tile to results
-
     def spilled(self) -> list[str]:
         """The lanes' sums where all lanes can read them; in place if nothing is to be combined."""
-        tile, b, types = self.tile, self.outline.builder, [t for _, _, t in self.reduction.accumulators]
-        if tile.rows == 1:
+        b, (rows, width), types = self.outline.builder, self.tile, [t for _, _, t in self.reduction.accumulators]
+        if rows == 1:
             return self.sums
         if not self.parts:
-            self.parts += [b.local(t, tile.rows * tile.width, "part") for t in types]
+            self.parts += [b.local(t, rows * width, "part") for t in types]
         with self.places() as (_, _, place):
             for sums, part, type in zip(self.sums, self.parts, types):
                 b.store(part, place, Load(sums, b.position(place), type))
         return self.parts
 
-    def combine(self, parts: list[str], use: Callable) -> None:
-        """use(column, totals) for each result of a tile whose sums are in `parts`. Many rows are combined in groups of
-        adjacent ones first, which all lanes share."""
-        b, rows, width = self.outline.builder, self.tile.rows, self.tile.width
-        groups = next((n for n in range(math.isqrt(rows), FEW_ROWS + 1) if rows % n == 0), 1)
-        if rows > FEW_ROWS and 1 < groups < rows:
-            each = rows // groups
-            names = [b.local(t, groups * width, "few") for _, _, t in self.reduction.accumulators]
-            with b.loop(groups) as group, b.loop(width, VECTOR) as c:
-                totals = self.total(parts, each, indexing.scale(group, each), c)
+    def combine(self, use: Callable[[Index, list[Var]], None]) -> None:
+        """use(column, totals) for each column of a tile. Many rows are combined in groups of adjacent ones first, which
+        all lanes share."""
+        b, (rows, width), types = self.outline.builder, self.tile, [t for _, _, t in self.reduction.accumulators]
+        groups = next((n for n in range(math.isqrt(rows), FEW_ROWS + 1) if rows % n == 0), 1) if rows > FEW_ROWS else 1
+        parts = self.spilled()
+        for count in dict.fromkeys((groups, 1)):
+            names = [b.local(t, count * width, "few") for t in types] if count > 1 else []
+            with b.loop(count) as group, b.loop(width, VECTOR) as c:
+                totals = self.start(False)
+                with b.loop(rows // count) as row:
+                    place = indexing.linearize([group, row, c], [count, rows // count, width])
+                    self.take(totals, [[Load(n, b.position(place), t)] for n, t in zip(parts, types)])
                 for name, value in zip(names, totals):
-                    b.store(name, indexing.add(indexing.scale(group, width), c), value)
-            parts, rows = names, groups
-        with b.loop(width, VECTOR) as c:
-            use(c, self.total(parts, rows, indexing.ZERO, c))
-
-    def total(self, parts: list[str], rows: int, first: Index, column: Index) -> list[Expr]:
-        """The totals of one column over `rows` rows from the first one on."""
-        b, types = self.outline.builder, [t for _, _, t in self.reduction.accumulators]
-
-        def read(row: Index) -> list[Load]:
-            place = indexing.add(indexing.scale(indexing.add(first, row), self.tile.width), column)
-            return [Load(n, b.position(place), t) for n, t in zip(parts, types)]
-        if rows == 1:
-            return [b.let(load) for load in read(indexing.ZERO)]
-        totals = self.start(False)
-        with b.loop(rows) as row:
-            self.take(totals, [[load] for load in read(row)])
-        return list(totals)
+                    b.store(name, indexing.linearize([group, c], [count, width]), value)
+                if not names:
+                    use(c, totals)
+            parts, rows = names, count
