@@ -120,7 +120,7 @@ def with_a_scalar(name: str, op: str, type: str, scalar: float) -> Kernel:
 
 def cases() -> list[Kernel]:
     """Each row of the table, then operations that are operators of C, or made of scalar functions."""
-    found = [(op, (source,) if op == "convert" else (source, source), result) for op, source, result in INSTRUCTIONS]
+    found = [(op, (source,) if op.startswith("convert") else (source, source), result) for op, source, result in INSTRUCTIONS]
     for element, lanes in (("f32", 16), ("f32", 4), ("f64", 8), ("f64", 2)):
         type = vector(element, lanes)
         found += [(op, (type,), type) for op in UNARY]

@@ -100,6 +100,17 @@ def _narrowings() -> Iterable[Instruction]:
                                   name)
 
 
+def _roundings() -> Iterable[Instruction]:
+    """f32 to bf16, rounded to even, a whole register of them: gcc 12 takes two halves of it."""
+    words, name = _register(32, 64), "__builtin_ia32_pmovdw512_mask"
+    bits = f"(({words.replace('int', 'unsigned')})a)"
+    rounded = f"({words})(({bits} + 0x7fffu + (({bits} >> 16) & 1u)) >> 16)"
+    nan = f"({words})((({bits} >> 16) & 0x8000u) | 0x7fc0u)"
+    for op, value in (("convert_held", rounded), ("convert", f"(({nan} & (a != a)) | ({rounded} & (a == a)))")):
+        text = f"{name}({value}, ({_register(16, 32)}){{}}, -1)"
+        yield Instruction(op, "f32x16", "bf16x16", text, "__AVX512F__", name)
+
+
 def _halves() -> Iterable[Instruction]:
     """f16 to f32 and back, rounded to even."""
     short8, short16 = _register(16, 16), _register(16, 32)
@@ -131,7 +142,7 @@ def _register(bits: int, bytes: int) -> str:
 
 
 INSTRUCTIONS = {(row.op, row.source, row.result): row
-                for row in (*_widenings(), *_narrowings(), *_halves(), *_extrema())}
+                for row in (*_widenings(), *_narrowings(), *_roundings(), *_halves(), *_extrema())}
 
 CONVERTED = frozenset((element_of(row.source), element_of(row.result)) for row in _halves())
 
