@@ -55,7 +55,7 @@ def is_own_header(file: BinaryIO) -> bool:
     return file.read(len(HEADER_MARK)) == HEADER_MARK.encode()
 
 
-@dataclass
+@dataclass(eq=False)
 class Executable:
     """target      "cpu", "cuda", "sm_90a", "reference"
     parameters   names and shapes of the flattened entry parameters;  results: likewise

@@ -142,7 +142,10 @@ def make_folder(path: Path) -> None:
 
 
 def _target(path: Path, is_own: Callable[[BinaryIO], bool] | None) -> tuple[int, os.stat_result | None]:
-    """Open the folder of `path`, and check an existing file there. OSError if it is no regular file, or not hloc's."""
+    """Open the folder of `path`, and check an existing file there. OSError if it is no regular file, or not hloc's, and
+    for '-', by which other outputs are printed."""
+    if str(path) == "-":
+        raise OSError(errno.EINVAL, "this output is not printed: name a file", str(path))
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its name holds a null byte", str(path))
     try:

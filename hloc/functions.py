@@ -40,7 +40,7 @@ class Lowered(Protocol):
 FunctionSource = Union[Callable[..., Any], Lowerable, Lowered]
 
 
-@dataclass
+@dataclass(eq=False)
 class CompiledFunction:
     """executable   the program over flat arrays: its parameters are named as in the function (params['w'])
     arguments    the pytree (args, kwargs) that calls must have; its leaves are numbers

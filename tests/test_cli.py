@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+import hloc
 from hloc import machine
 from hloc.cli.main import COMMANDS, cli, main
 from hloc.machine import Machine
@@ -501,3 +502,20 @@ def test_a_byte_order_mark_is_no_text(here, capsys):
     Path("marked.hlo").write_bytes(b"\xef\xbb\xbf" + Path("add.hlo").read_bytes())
     code, out, err = run(capsys, "opt", "marked.hlo")
     assert (code, err) == (0, "") and out == run(capsys, "opt", "add.hlo")[1]
+
+
+@pytest.mark.parametrize("command", [["extract", "--around", "s"], ["bundle"], ["reduce"]])
+def test_outputs_that_are_not_printed_need_a_name(here, capsys, command):
+    code, _, err = run(capsys, command[0], "add.hlo", *command[1:], "-o", "-")
+    assert code == 6 and "cannot write -: this output is not printed: name a file" in err and not Path("-").exists()
+
+
+def test_commands_about_kernels_say_that_the_evaluator_has_none(here, capsys):
+    code, _, err = run(capsys, "memory", "add.hlo", "--target", "reference")
+    assert code == 2 and "target reference evaluates HLO: it has no kernels" in err and "did you mean" not in err
+
+
+def test_executables_are_keys(here):
+    """Each is itself alone: a dictionary, or a cache of functions, may hold it."""
+    first, second = (hloc.compile("add.hlo", target="reference") for _ in range(2))
+    assert len({first, second, first}) == 2

@@ -31,6 +31,9 @@ def find(name: str, march: str = "native") -> Target:
     if name == "cuda" or gpu is not None:
         from hloc.targets.cuda.target import cuda_target
         return cuda_target(gpu)
+    if name == "reference":
+        raise UsageError("target reference evaluates HLO: it has no kernels, no generated code and no plan of memory",
+                         hint="cpu, cuda and GPUs by name have them")
     known = ["auto", "cpu", "cuda", "reference", *GPUS, *sorted({g.arch for g in GPUS.values()})]
     near = ["cuda"] if name.lower() in ("gpu", "nvidia") else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
     raise UsageError(f"unknown target {name!r}",
