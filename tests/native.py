@@ -46,11 +46,12 @@ def once(kind: str, flags: Iterable[str], make: Callable[[pathlib.Path], pathlib
     texts = [p.read_bytes() for i in INCLUDE for p in sorted(i.iterdir()) if p.suffix in (".c", ".h")]
     key = cache.digest(kind, compiler, *flags, *texts)
     with cache.lock(key):
-        path = cache.find(key, ".so")
-        if path is None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = cache.put(key, ".so", make(pathlib.Path(folder)))
-        return ctypes.CDLL(str(path))
+        made = cache.opened(key, ".so")
+        if made is not None:
+            with made:
+                return ctypes.CDLL(made.name)
+        with tempfile.TemporaryDirectory() as folder:
+            return ctypes.CDLL(str(cache.put(key, ".so", make(pathlib.Path(folder)))))
 
 
 def build_runtime(extra: str = "", flags=FLAGS) -> ctypes.CDLL:
