@@ -23,11 +23,11 @@ from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.builder import within
-from hloc.kernels.elemental.loop import Emit, loop_kernel
+from hloc.kernels.elemental.loop import Emit, cost_of, loop_kernel
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Apply, Const, Expr, Var
-from hloc.kernels.reductions.window_taps import cost_of, is_plain, taps_of
+from hloc.kernels.rules.loops import is_plain, taps_of
 from hloc.kernels.schedule.lowering import LEAST_BYTES
 from hloc.machine import Machine
 
@@ -98,7 +98,9 @@ class _Gather:
         b, type = outline.builder, scalars.computation_type(self.operand.shape.element_type)
         found = [(b.mutable(type, Const(0, type)), b.mutable("s32", NONE)) for _ in windows]
         with ExitStack() as stack:
-            sources, number = taps_of(outline, stack, self.dims, self.operand.shape.dimensions, list(windows[0]))
+            sources, conditions, number = taps_of(outline.elements, stack, self.dims, self.operand.shape.dimensions,
+                                                  windows[0])
+            stack.enter_context(b.guard(conditions))
             tap = b.let(scalars.convert_to(b.position(number), "s32"))
             own = [sources] if len(windows) == 1 else [[*sources[:-1], window[-1]] for window in windows]
             values = [b.let(outline.elements.value(self.operand, tuple(place))) for place in own]
@@ -199,7 +201,7 @@ class _Gather:
                     with outline.builder.loop(length, VECTOR) as i:
                         emit(outline, (*opened, indexing.shift(indexing.add(place, i), first)))
         taps = math.prod(w.size for w in self.dims)
-        return outline.finish(suffix, cost_of(outline, self.count * taps))
+        return outline.finish(suffix, cost_of(outline, self.count * taps, outline.builder))
 
 
 def lanes_of(dims: tuple[WindowDim, ...], sizes: tuple[int, ...], machine: Machine) -> int:

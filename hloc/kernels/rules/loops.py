@@ -82,17 +82,26 @@ def window_source(e: Elements, output: Index, tap: Index, window: WindowDim, siz
     return undilated(e, indexing.shift(source, -window.padding_low), window.base_dilation, size)
 
 
+def is_plain(window: WindowDim) -> bool:
+    """The dimension has no window: output and input positions are the same."""
+    return window._replace(window_dilation=1, reversal=False) == WindowDim()
+
+
+def taps_of(e: Elements, loops: ExitStack, windows: Sequence[WindowDim], sizes: Sequence[int], output: Sequence[Index]
+            ) -> tuple[list[Index], list[Expr], Index]:
+    """Open the loops over the taps of a window: the input position that a tap reads, the conditions for it to be one,
+    and the tap's number."""
+    taps = [loops.enter_context(e.builder.loop(window.size)) for window in windows]
+    found = [window_source(e, *one) for one in zip(output, taps, windows, sizes)]
+    return [source for source, _ in found], [c for _, conditions in found for c in conditions], \
+        indexing.linearize(taps, [window.size for window in windows])
+
+
 def reduce_window_values(e: Elements, instruction: Instruction, index: Indices) -> Asking[list[Expr]]:
     accumulators = yield from started(e, instruction)
-    sizes = instruction.operands[0].shape.dimensions
-    conditions: list[Expr] = []
-    wanted: list[Index] = []
     with ExitStack() as loops:
-        for i, window, size in zip(index, window_of(instruction), sizes):
-            tap = loops.enter_context(e.builder.loop(window.size)) if window.size > 1 else indexing.ZERO
-            source, needed = window_source(e, i, tap, window, size)
-            wanted.append(source)
-            conditions += needed
+        sizes = instruction.operands[0].shape.dimensions
+        wanted, conditions, _ = taps_of(e, loops, window_of(instruction), sizes, index)
         loops.enter_context(e.builder.guard(conditions))
         return (yield from take_in(e, accumulators, instruction, tuple(wanted)))
 
