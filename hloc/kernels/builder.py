@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 from hloc.kernels import indexing, ir
@@ -94,29 +95,23 @@ class Builder:
         if body:                        # a window that contains only padding leaves no statements
             self.append(ir.For(name, extent, ir.SERIAL if kind == ir.VECTOR and has_loop(body) else kind, body))
 
-    def open_guard(self) -> None:
-        self._open(guard=True)
-
-    def close_guard(self, condition: ir.Expr) -> None:
-        body = self._close()
-        if body and condition != NEVER:
-            self.append(ir.If(condition, body))
-
     @contextmanager
     def guard(self, conditions: list[ir.Expr]) -> Iterator[None]:
         """Statements that run only if all conditions are true; without conditions, always."""
         if not conditions:
             yield
             return
-        condition = self.all_of(conditions)
-        self.open_guard()
+        condition = NEVER if NEVER in conditions else reduce(lambda a, b: ir.Apply("and", (a, b), "pred"), conditions)
+        self._open(guard=True)
         yield
-        self.close_guard(condition)
+        body = self._close()
+        if body and condition != NEVER:
+            self.append(ir.If(condition, body))
 
     @contextmanager
     def while_loop(self, condition: ir.Expr) -> Iterator[None]:
         """Statements that repeat while the condition is true, perhaps never."""
-        self.open_guard()
+        self._open(guard=True)
         yield
         self.append(ir.While(condition, self._close()))
 
@@ -124,18 +119,9 @@ class Builder:
     def last(self, group: Index, groups: int, count: int) -> Iterator[None]:
         """Statements of the last of the `count` iterations of a group."""
         position = self.position(group)
-        self.open_guard()
+        self._open(guard=True)
         yield
         self.append(ir.Last(position, groups, count, self._close()))
-
-    @staticmethod
-    def all_of(conditions: list[ir.Expr]) -> ir.Expr:
-        if NEVER in conditions:
-            return NEVER
-        result = conditions[0]
-        for condition in conditions[1:]:
-            result = ir.Apply("and", (result, condition), "pred")
-        return result
 
     def known(self, key: Hashable) -> Any:
         """What an open block has in its memo, the innermost one first; None if none has."""

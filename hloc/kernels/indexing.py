@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 from hloc.ir import row_major
@@ -113,11 +115,6 @@ def _normal(table: dict[Atom, int], offset: int) -> Index:
     return Index(tuple(sorted((a, c) for a, c in table.items() if c)), offset)
 
 
-def _quotient_atom(inner: Index, divisor: int) -> Atom:
-    low, high = bounds(inner)
-    return Atom(QUOTIENT, "", divisor, inner, low // divisor, high // divisor)
-
-
 def _single(index: Index, kind: str) -> Atom | None:
     """The atom, if the index is a single atom of that kind."""
     if len(index.terms) == 1 and index.constant == 0:
@@ -153,7 +150,7 @@ def _divide_rest(rest: Index, divisor: int) -> Index:
     inner = _single(rest, REMAINDER)
     if inner is not None and inner.divisor % divisor == 0:
         return modulo(floor_divide(Index(*inner.inner), divisor), inner.divisor // divisor)
-    return Index(((_quotient_atom(rest, divisor), 1),))
+    return Index(((Atom(QUOTIENT, "", divisor, rest, low // divisor, high // divisor), 1),))
 
 
 def _in_steps(index: Index, divisor: int) -> tuple[Index, int, Index]:
@@ -219,26 +216,13 @@ def reshape(indices: Sequence[Index], source: Sequence[int], target: Sequence[in
     """
     if 0 in source:
         return tuple(ZERO for _ in target)
-    result: list[Index] = []
-    i = j = 0
-    while i < len(source) or j < len(target):
-        first_i, first_j = i, j
-        left = right = 1
-        while True:
-            if left == right and i > first_i and j > first_j and left > 1:
-                break
-            if left <= right and i < len(source):
-                left *= source[i]
-                i += 1
-            elif j < len(target):
-                right *= target[j]
-                j += 1
-            else:
-                break
-        if i == len(source) or j == len(target):
-            i, j = len(source), len(target)
-        group = linearize(indices[first_i:i], source[first_i:i])
-        result.extend(delinearize(group, target[first_j:j]))
+    ends = [{product: n for n, product in reversed([*enumerate(accumulate(dimensions, mul), 1)])}
+            for dimensions in (source, target)]          # the product of the first dimensions -> how many, at least
+    whole, result, i, j = math.prod(source), list[Index](), 0, 0
+    for product in sorted((ends[0].keys() & ends[1].keys()) - {1} | {whole}):
+        next_i, next_j = (d[product] for d in ends) if product < whole else (len(source), len(target))
+        result += delinearize(linearize(indices[i:next_i], source[i:next_i]), target[j:next_j])
+        i, j = next_i, next_j
     return tuple(result)
 
 

@@ -13,6 +13,7 @@ from hloc.kernels.indexing import sum_of, sum_parts
 from hloc.kernels.operations import CONVERSIONS, result_type, takes_stored
 from hloc.kernels.scalars import is_narrow
 from hloc.kernels.vectors import ACROSS_LANES, element_of, fault, is_vector, lanes_of
+from hloc.kernels.walks import bodies, expressions, parts
 
 
 class KernelError(Exception):
@@ -37,23 +38,18 @@ class _Verifier:
 
     # -- expressions
 
-    def expression(self, root: ir.Expr) -> str:
-        stack: list[ir.Expr] = [root]
-        while stack:
-            expr = stack.pop()
+    def expression(self, root: ir.Expr) -> None:
+        for expr in parts([root]):
             if isinstance(expr, ir.Var):
                 self.check(self.names.get(expr.name) == expr.type, "unknown name or wrong type", expr)
             elif isinstance(expr, ir.Load):
                 self.check(expr.buffer in self.arrays, "unknown buffer", expr)
                 self.check(self.arrays[expr.buffer][0] == element_of(expr.type), "wrong element type", expr)
                 self.check(expr.position.type == ir.INDEX, "position is not an index", expr)
-                stack.append(expr.position)
             elif isinstance(expr, ir.Apply):
                 self.apply(expr)
-                stack.extend(expr.arguments)
             else:
                 self.check(isinstance(expr, ir.Const), "not an expression", expr)
-        return root.type
 
     def apply(self, expr: ir.Apply) -> None:
         """An operation, which on vectors does as on their elements, in all lanes; or goes across lanes."""
@@ -84,9 +80,14 @@ class _Verifier:
 
     # -- statements
 
-    def statements(self, body: Iterable[ir.Stmt], parallel: bool, vector: bool) -> None:
-        """parallel: a PARALLEL loop may stand here; vector: inside a VECTOR loop."""
+    def statements(self, body: Iterable[ir.Stmt], parallel: bool = False, vector: bool = False,
+                   loop: ir.For | None = None) -> None:
+        """The body of a loop, if there is one, or other statements in a scope of their own. parallel: a PARALLEL loop
+        may stand here; vector: inside a VECTOR loop."""
         names, mutable, arrays = dict(self.names), set(self.mutable), dict(self.arrays)
+        if loop:
+            self.define(loop.name, ir.INDEX, loop)
+            self.mutable = set() if loop.kind == ir.PARALLEL else self.mutable
         for statement in body:
             self.statement(statement, parallel, vector)
         self.names, self.mutable, self.arrays = names, mutable, arrays
@@ -96,61 +97,52 @@ class _Verifier:
         self.names[name] = type
 
     def statement(self, s: ir.Stmt, parallel: bool, vector: bool) -> None:
+        for e in expressions(s):
+            self.expression(e)
         if isinstance(s, ir.Let):
-            self.define(s.name, self.expression(s.value), s)
+            self.define(s.name, s.value.type, s)
         elif isinstance(s, ir.Mutable):
-            self.define(s.name, self.expression(s.initial), s)
+            self.define(s.name, s.initial.type, s)
             self.mutable.add(s.name)
         elif isinstance(s, ir.Assign):
             self.check(s.name in self.mutable, "assignment to what is not mutable", s)
-            self.check(self.expression(s.value) == self.names[s.name], "assignment of another type", s)
+            self.check(s.value.type == self.names[s.name], "assignment of another type", s)
         elif isinstance(s, (ir.Store, ir.Atomic)):
             self.store(s)
-        elif isinstance(s, ir.For):
-            self.loop(s, parallel, vector)
-        elif isinstance(s, ir.While):
-            self.check(not vector, "a loop inside a VECTOR loop", s)
-            self.expression(s.condition)
-            self.statements(s.body, False, False)
-        elif isinstance(s, ir.If):
-            self.check(self.expression(s.condition) == "pred", "the condition is not a pred", s)
-            self.statements(s.then, False, vector)
-            self.statements(s.otherwise, False, vector)
         elif isinstance(s, (ir.Local, ir.Shared)):
             self.check(s.name not in self.arrays and s.name not in self.names, "name defined twice", s)
             self.arrays[s.name] = (s.type, True)
+        elif isinstance(s, ir.If):
+            self.check(s.condition.type == "pred", "the condition is not a pred", s)
         elif isinstance(s, ir.Last):
             self.check(not vector and s.groups > 0 and s.count > 0, "a group of no iterations, or in a VECTOR loop", s)
-            self.check(self.expression(s.position) == ir.INDEX, "the number of a group is not an index", s)
-            self.statements(s.body, False, False)
+            self.check(s.position.type == ir.INDEX, "the number of a group is not an index", s)
+        elif isinstance(s, (ir.For, ir.While)):
+            self.check(not vector, "a loop inside a VECTOR loop", s)
         else:
             self.check(isinstance(s, ir.Barrier), "not a statement", s)
+        if isinstance(s, ir.For):
+            self.loop(s, parallel)
+            vector = s.kind == ir.VECTOR
+        for body in bodies(s):
+            self.statements(body, vector=vector, loop=s if isinstance(s, ir.For) else None)
 
     def store(self, s: ir.Store | ir.Atomic) -> None:
         self.check(s.buffer in self.arrays, "unknown buffer", s)
         type, writable = self.arrays[s.buffer]
         self.check(writable, "the buffer is read only", s)
         self.check(s.position.type == ir.INDEX, "position is not an index", s)
-        self.expression(s.position)
-        stored = self.expression(s.value)
-        self.check(element_of(stored) == type, "value of another type than the buffer", s)
-        self.check(isinstance(s, ir.Store) or lanes_of(stored) == 1, "an atomic update by a vector", s)
+        self.check(element_of(s.value.type) == type, "value of another type than the buffer", s)
+        self.check(isinstance(s, ir.Store) or lanes_of(s.value.type) == 1, "an atomic update by a vector", s)
 
-    def loop(self, s: ir.For, parallel: bool, vector: bool) -> None:
+    def loop(self, s: ir.For, parallel: bool) -> None:
         self.check(s.kind in (ir.PARALLEL, ir.SERIAL, ir.VECTOR), "unknown loop kind", s)
-        self.check(not vector, "a loop inside a VECTOR loop", s)
         self.check(s.kind != ir.PARALLEL or parallel, "a PARALLEL loop that is not outermost", s)
         if isinstance(s.extent, int):
             self.check(s.extent >= 0, "negative extent", s)
         else:
             self.check(s.kind != ir.PARALLEL, "a PARALLEL loop of unknown extent", s)
-            self.check(self.expression(s.extent) == ir.INDEX, "extent is not an index", s)
-        names, mutable, arrays = dict(self.names), set(self.mutable), dict(self.arrays)
-        self.define(s.name, ir.INDEX, s)
-        if s.kind == ir.PARALLEL:
-            self.mutable = set()
-        self.statements(s.body, False, s.kind == ir.VECTOR)
-        self.names, self.mutable, self.arrays = names, mutable, arrays
+            self.check(s.extent.type == ir.INDEX, "extent is not an index", s)
 
 
 def verify_kernel(kernel: ir.Kernel) -> None:
@@ -158,4 +150,4 @@ def verify_kernel(kernel: ir.Kernel) -> None:
     verifier = _Verifier(kernel)
     if sum(isinstance(s, ir.For) and s.kind == ir.PARALLEL for s in kernel.body) > 1:
         verifier.fail("more than one PARALLEL loop", kernel.name)
-    verifier.statements(kernel.body, True, False)
+    verifier.statements(kernel.body, parallel=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloc.analysis.aliasing import element_leaves
+from hloc.analysis.control_flow import branches
 from hloc.errors import UnsupportedError
 from hloc.ir import Computation, Instruction, Shape, leaves
 from hloc.kernels import scalars
@@ -83,18 +84,15 @@ def run_while(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
 def run_conditional(e: Elements, instruction: Instruction) -> Asking[list[Expr]]:
     check_scalars(instruction, instruction.shape)
     b, selector = e.builder, instruction.operands[0]
-    branches = instruction.get("branch_computations") or (
-        instruction.get("true_computation"), instruction.get("false_computation"))
+    called = branches(instruction)
     chosen = b.let((yield selector, (ZERO,) * selector.shape.rank))
     results = [b.mutable(t, zero(t)) for t in (scalars.computation_type(s.element_type)
                                               for s in leaves(instruction.shape))]
-    for number, (branch, argument) in enumerate(zip(branches, instruction.operands[1:])):
-        b.open_guard()
-        with b.pinned([v.name for v in results]):
+    for number, (branch, argument) in enumerate(zip(called, instruction.operands[1:])):
+        with b.guard([is_chosen(chosen, number, len(called))]), b.pinned([v.name for v in results]):
             values = yield from leaf_values(e, argument)
             for variable, value in zip(results, applied(e, branch, [values])):
                 b.assign(variable, value)
-        b.close_guard(is_chosen(chosen, number, len(branches)))
     return list(results)
 
 

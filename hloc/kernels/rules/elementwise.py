@@ -153,10 +153,9 @@ def undilated(e: Elements, place: Index, dilation: int, size: int) -> tuple[Inde
 def guarded(e: Elements, operand: Instruction, wanted: Indices, conditions: list[Expr], otherwise: Expr) -> Steps:
     """The operand's element where all conditions hold, else `otherwise`; nothing is loaded outside."""
     result = e.builder.mutable(otherwise.type, otherwise)
-    e.builder.open_guard()
-    value = yield operand, wanted
-    e.builder.assign(result, value)
-    e.builder.close_guard(e.builder.all_of(conditions))
+    with e.builder.guard(conditions):
+        value = yield operand, wanted
+        e.builder.assign(result, value)
     return result
 
 
@@ -180,10 +179,9 @@ def concatenate(e: Elements, instruction: Instruction, index: Indices) -> Steps:
             return (yield operand, wanted)
         if result is None:
             result = e.builder.mutable(type, zero(type))
-        e.builder.open_guard()
-        value = yield operand, wanted
-        e.builder.assign(result, value)
-        e.builder.close_guard(e.builder.all_of(conditions))
+        with e.builder.guard(conditions):
+            value = yield operand, wanted
+            e.builder.assign(result, value)
     return result if result is not None else zero(type)
 
 
