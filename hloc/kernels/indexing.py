@@ -104,7 +104,7 @@ def _normal(table: dict[Atom, int], offset: int) -> Index:
         factor, whole = table.get(atom, 0), Index(*atom.inner)
         above = floor_divide(whole, atom.divisor) if factor else ZERO
         for other in [a for a, c in table.items() if c and c == factor * atom.divisor]:
-            if other == _single(above, QUOTIENT):
+            if other.kind == QUOTIENT and other == _single(above):
                 joined = whole
             elif other.kind == REMAINDER and Index(*other.inner) == above:
                 joined = modulo(whole, atom.divisor * other.divisor)
@@ -115,42 +115,51 @@ def _normal(table: dict[Atom, int], offset: int) -> Index:
     return Index(tuple(sorted((a, c) for a, c in table.items() if c)), offset)
 
 
-def _single(index: Index, kind: str) -> Atom | None:
-    """The atom, if the index is a single atom of that kind."""
-    if len(index.terms) == 1 and index.constant == 0:
-        atom, coefficient = index.terms[0]
-        if coefficient == 1 and atom.kind == kind:
-            return atom
-    return None
+def _single(index: Index) -> Atom | None:
+    """The atom, if the index is nothing but one."""
+    return index.terms[0][0] if len(index.terms) == 1 and index.terms[0][1] == 1 and not index.constant else None
 
 
 def floor_divide(a: Index, divisor: int) -> Index:
-    """a // divisor, without a division if strides and bounds allow."""
+    return divided(a, divisor)[0]
+
+
+def modulo(a: Index, divisor: int) -> Index:
+    return divided(a, divisor)[1]
+
+
+def divided(a: Index, divisor: int) -> tuple[Index, Index]:
+    """(a // divisor, a mod divisor), without divisions if strides and bounds allow. The remainder is never negative."""
     if divisor == 1:
-        return a
+        return a, ZERO
     whole = Index(tuple((t, c // divisor) for t, c in a.terms if c % divisor == 0), a.constant // divisor)
     rest = Index(tuple((t, c) for t, c in a.terms if c % divisor), a.constant % divisor)
-    return add(whole, _divide_rest(rest, divisor))
+    quotient, remainder = _divided_rest(rest, divisor)
+    return add(whole, quotient), remainder
 
 
-def _divide_rest(rest: Index, divisor: int) -> Index:
+def _divided_rest(rest: Index, divisor: int) -> tuple[Index, Index]:
     low, high = bounds(rest)
     if low // divisor == high // divisor:
-        return constant(low // divisor)
+        return constant(low // divisor), shift(rest, -(low // divisor) * divisor)
     common = math.gcd(divisor, *(c for _, c in rest.terms))
     if common > 1:
         smaller = Index(tuple((t, c // common) for t, c in rest.terms), rest.constant // common)
-        return floor_divide(smaller, divisor // common)
-    steps, unit, _ = _in_steps(rest, divisor)
+        quotient, remainder = divided(smaller, divisor // common)
+        return quotient, shift(scale(remainder, common), rest.constant % common)
+    steps, unit, place = _in_steps(rest, divisor)
     if unit:
-        return floor_divide(steps, divisor // unit)
-    inner = _single(rest, QUOTIENT)
-    if inner is not None:
-        return floor_divide(Index(*inner.inner), inner.divisor * divisor)
-    inner = _single(rest, REMAINDER)
-    if inner is not None and inner.divisor % divisor == 0:
-        return modulo(floor_divide(Index(*inner.inner), divisor), inner.divisor // divisor)
-    return Index(((Atom(QUOTIENT, "", divisor, rest, low // divisor, high // divisor), 1),))
+        quotient, remainder = divided(steps, divisor // unit)
+        return quotient, add(scale(remainder, unit), place)
+    quotient = Index(((Atom(QUOTIENT, "", divisor, rest, low // divisor, high // divisor), 1),))
+    remainder = Index(((Atom(REMAINDER, "", divisor, rest, 0, divisor - 1), 1),))
+    inner = _single(rest)
+    if inner is not None and inner.kind == QUOTIENT:
+        return floor_divide(Index(*inner.inner), inner.divisor * divisor), remainder
+    if inner is not None and inner.kind == REMAINDER and inner.divisor % divisor == 0:
+        quotient, remainder = divided(Index(*inner.inner), divisor)
+        return modulo(quotient, inner.divisor // divisor), remainder
+    return quotient, remainder
 
 
 def _in_steps(index: Index, divisor: int) -> tuple[Index, int, Index]:
@@ -163,27 +172,6 @@ def _in_steps(index: Index, divisor: int) -> tuple[Index, int, Index]:
             steps = Index(tuple((t, c // unit) for t, c in index.terms if c % unit == 0), index.constant // unit)
             return steps, unit, place
     return ZERO, 0, index
-
-
-def modulo(a: Index, divisor: int) -> Index:
-    """a mod divisor (never negative), without a division if strides and bounds allow."""
-    if divisor == 1:
-        return ZERO
-    rest = Index(tuple((t, c) for t, c in a.terms if c % divisor), a.constant % divisor)
-    low, high = bounds(rest)
-    if low // divisor == high // divisor:
-        return shift(rest, -(low // divisor) * divisor)
-    common = math.gcd(divisor, *(c for _, c in rest.terms))
-    if common > 1:
-        smaller = Index(tuple((t, c // common) for t, c in rest.terms), rest.constant // common)
-        return shift(scale(modulo(smaller, divisor // common), common), rest.constant % common)
-    steps, unit, place = _in_steps(rest, divisor)
-    if unit:
-        return add(scale(modulo(steps, divisor // unit), unit), place)
-    inner = _single(rest, REMAINDER)
-    if inner is not None and inner.divisor % divisor == 0:
-        return modulo(Index(*inner.inner), divisor)
-    return Index(((Atom(REMAINDER, "", divisor, rest, 0, divisor - 1), 1),))
 
 
 def linearize(indices: Sequence[Index], dimensions: Sequence[int]) -> Index:
@@ -202,11 +190,10 @@ def strided(indices: Iterable[Index], strides: Iterable[int]) -> Index:
 def delinearize(position: Index, dimensions: Sequence[int]) -> tuple[Index, ...]:
     """The multi-index of a flat row-major position in 0 .. product(dimensions) - 1."""
     result: list[Index] = []
-    rest = position
-    for d in range(len(dimensions) - 1, -1, -1):
-        result.append(modulo(rest, dimensions[d]) if d else rest)
-        rest = floor_divide(rest, dimensions[d])
-    return tuple(reversed(result))
+    for size in reversed(dimensions[1:]):
+        position, place = divided(position, size)
+        result.append(place)
+    return (position, *reversed(result)) if dimensions else ()
 
 
 def reshape(indices: Sequence[Index], source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
