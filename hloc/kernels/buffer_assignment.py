@@ -117,16 +117,12 @@ class BufferAssignment:
             if time >= 0:
                 self._extend(a, time)
 
-    def share_if_dead(self, result: Value, operand: Value, time: int) -> bool:
+    def share_if_dead(self, result: Value, operand: Value, time: int) -> None:
         """Let `result`, first written at `time`, reuse the memory of `operand` if that is last read then."""
         a, b = self.root(operand), self.root(result)
-        if a is b or a.home is not None or b.home is not None or a.size != b.size \
-                or a.on_host != b.on_host:
-            return a is b
-        if a.last != time or b.first != time:
-            return False
-        self.join(a, b)
-        return True
+        if a is not b and a.home is b.home is None and (a.size, a.on_host) == (b.size, b.on_host) \
+                and a.last == b.first == time:
+            self.join(a, b)
 
     def place(self, host_apart: bool = False) -> None:
         """Give every group its offset: in results that are not yet written, or in an arena. Groups of the host's memory
@@ -154,13 +150,8 @@ class BufferAssignment:
     def ref(self, value: Value) -> Ref:
         """The location of the value; valid after `place`."""
         group = self.root(value)
-        if group.home is not None:
-            return Ref(group.home.region, group.home.index, 0, value.size)
-        if group.lent is not None:
-            return Ref(group.lent.region, group.lent.index, group.offset, value.size)
-        if group.on_host:
-            return Ref(self._host_region, 0, group.offset, value.size)
-        return Ref("arena", 0, group.offset, value.size)
+        home = group.home or group.lent or Home(self._host_region if group.on_host else "arena", 0)
+        return Ref(*home, group.offset, value.size)
 
 
 def _place_in_arena(groups: Sequence[Value]) -> tuple[int, tuple[tuple[int, int], ...]]:

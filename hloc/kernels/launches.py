@@ -62,8 +62,7 @@ def _with_packed(state: PlanState, instruction: Instruction, kernel: Kernel | Ti
                  values: list[Place]) -> tuple[Kernel | Tile, Value | None]:
     """The kernel that reads an operand packed, and where setup packs it; as it was, and None, where no operand is the
     same in all runs."""
-    packing = state.workspace.packing(kernel, state.machine) \
-        if state.workspace and state.bound and isinstance(kernel, Tile) else None
+    packing = state.workspace.packing(kernel, state.machine) if state.bound and isinstance(kernel, Tile) else None
     if packing is None or not state.is_held(values[packing.operand][0]):
         return kernel, None
     value, part = values[packing.operand]
@@ -120,7 +119,7 @@ def host_call(state: PlanState, instruction: Instruction, operands: list[Leaves]
     state.access(given, results)
     arguments = list(zip(given, [s for o in instruction.operands for s in leaves(o.shape)]))
     outcomes = list(zip(results, leaves(instruction.shape)))
-    target = _host_name(instruction)
+    target = target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)
 
     def step(ref: Callable[[Value], Ref], room: Value | None) -> HostCall:
         return HostCall(target, tuple((ref(v), s) for v, s in arguments), tuple((ref(v), s) for v, s in outcomes),
@@ -147,7 +146,3 @@ def _exchanged(state: PlanState, key: tuple, kind: str, instruction: Instruction
         return Collective(number, kind, is_done, tuple(arguments), tuple(results), blocks, exchange.groups,
                           exchange.pairs, instruction)
     return [partial(step, False), partial(step, True)]
-
-
-def _host_name(instruction: Instruction) -> str:
-    return target_of(instruction) if instruction.opcode == "custom-call" else transfer_name(instruction)

@@ -24,7 +24,7 @@ from hloc.analysis.packing import align
 from hloc.inputs import Parameter
 from hloc.ir import Instruction, Module, leaves
 from hloc.kernels.buffer_assignment import Home, Value
-from hloc.kernels.plan import Program, Workspace
+from hloc.kernels.plan import NO_WORKSPACE, Program, Workspace
 from hloc.kernels.planner import Planner, planned
 from hloc.machine import Machine
 
@@ -77,7 +77,7 @@ class MemoryUse(NamedTuple):
     live: int
     at: Instruction | None
     buffers: tuple[Buffer, ...]
-    on_host: HostUse = HostUse(0, 0, 0)
+    on_host: HostUse
 
     @property
     def peak(self) -> int:
@@ -116,7 +116,7 @@ class MemoryOverTime(NamedTuple):
         return sorted((b for b in self.buffers if b.first <= position <= b.last), key=lambda b: -b.size)
 
 
-def memory_use(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryUse:
+def memory_use(module: Module, machine: Machine, workspace: Workspace = NO_WORKSPACE) -> MemoryUse:
     """Plan the module, and report its memory by purpose. Raises the errors of planning."""
     planner, program, over = _planned(module, machine, workspace)
     peak = over.peak_at
@@ -132,17 +132,17 @@ def memory_use(module: Module, machine: Machine, workspace: Workspace | None = N
         sum(v.shape.num_bytes for v in program.parameters) - on_host.parameters,
         sum(v.shape.num_bytes for v in program.results) - on_host.results, sum(c.nbytes for c in program.constants),
         program.arena_size if program.host_apart else program.arena_size - program.host_arena_size,
-        max((v.size for v in planner.scratch), default=0), program.kept, workspace.stack(machine) if workspace else 0,
+        max((v.size for v in planner.scratch), default=0), program.kept, workspace.stack(machine),
         over.live[peak], over.instructions[peak] if over.live[peak] else None,
         tuple(sorted(over.alive(peak) + outside, key=lambda b: -b.size)), on_host)
 
 
-def memory_over_time(module: Module, machine: Machine, workspace: Workspace | None = None) -> MemoryOverTime:
+def memory_over_time(module: Module, machine: Machine, workspace: Workspace = NO_WORKSPACE) -> MemoryOverTime:
     """Plan the module, and report the memory in use at each instruction. Raises the errors of planning."""
     return _planned(module, machine, workspace)[-1]
 
 
-def _planned(module: Module, machine: Machine, workspace: Workspace | None) -> tuple[Planner, Program, MemoryOverTime]:
+def _planned(module: Module, machine: Machine, workspace: Workspace) -> tuple[Planner, Program, MemoryOverTime]:
     planner = Planner(module, machine, workspace=workspace)
     program = planned(planner)
     times = [time for time, _ in planner.schedule]

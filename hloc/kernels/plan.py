@@ -202,10 +202,13 @@ class Workspace(NamedTuple):
     packing    (Tile, machine) -> how one of its operands is packed before; None: none is
     """
 
-    scratch: Callable[[Tile | HostCall, Machine], int]
-    kept: Callable[[Sequence[Kernel | Tile], Machine], int]
-    stack: Callable[[Machine], int]
+    scratch: Callable[[Tile | HostCall, Machine], int] = lambda *_: 0
+    kept: Callable[[Sequence[Kernel | Tile], Machine], int] = lambda *_: 0
+    stack: Callable[[Machine], int] = lambda _: 0
     packing: Callable[[Tile, Machine], Packing | None] = lambda *_: None
+
+
+NO_WORKSPACE = Workspace()              # of library kernels that allocate memory of their own
 
 
 class Program(NamedTuple):

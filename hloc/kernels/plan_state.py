@@ -7,8 +7,7 @@ whose arrays are the same in all runs, and operands of theirs that are packed fo
 
     w = f32[1024,1024] parameter(1), bound        setup: pack w        every run: y = dot(x, packed w)
 
-Tuples are flattened: an instruction is
-represented by its array leaves, a leaf by a Value of the buffer assignment.
+Tuples are flattened: an instruction is represented by its array leaves, a leaf by a Value of the buffer assignment.
 """
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from hloc.ir import Computation, Instruction, Module, Shape, leaves, numpy_dtype
 from hloc.kernels.buffer_assignment import BufferAssignment, Home, Value
 from hloc.kernels.ir import Tile
 from hloc.kernels.kernel_table import KernelTable
-from hloc.kernels.plan import FLAG_BYTES, Copy, HostCall, Ref, Step, Workspace
+from hloc.kernels.plan import FLAG_BYTES, NO_WORKSPACE, Copy, HostCall, Ref, Step, Workspace
 from hloc.machine import Machine
 
 Leaves = list[Value]
@@ -39,7 +38,7 @@ class PlanState:
 
     module: Module
     machine: Machine
-    workspace: Workspace | None = None
+    workspace: Workspace = NO_WORKSPACE
     bound: frozenset[int] = frozenset()       # numbers of parameters whose arrays are the same in all runs
     assignment: BufferAssignment = field(default_factory=BufferAssignment)
     constants: list[np.ndarray] = field(default_factory=list)
@@ -126,7 +125,7 @@ class PlanState:
 
     def room(self, steps: list[Tile | HostCall], instruction: Instruction) -> Value | None:
         """The workspace of one instruction's library kernels, used one after the other; None if they need none."""
-        size = max((self.workspace.scratch(s, self.machine) for s in steps), default=0) if self.workspace else 0
+        size = max((self.workspace.scratch(s, self.machine) for s in steps), default=0)
         if not size:
             return None
         value = self.made_by(instruction, size)

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from hloc.analysis.aliasing import element_leaves, leaf_count
+from hloc.analysis.aliasing import element_leaves
 from hloc.analysis.counters import counted_loops
 from hloc.devices import device_counts
 from hloc.errors import UnsupportedError, elided_constant
@@ -24,7 +24,7 @@ from hloc.kernels.buffer_assignment import Home
 from hloc.kernels.control_flow import ControlFlow
 from hloc.kernels.launches import collective, host_call, launch, transfer
 from hloc.kernels.overlap import with_late_ends
-from hloc.kernels.plan import Program, Workspace
+from hloc.kernels.plan import NO_WORKSPACE, Program, Workspace
 from hloc.kernels.plan_state import Draft, Leaves, finish
 from hloc.machine import Machine
 from hloc.ops.collectives import meets_devices
@@ -103,7 +103,7 @@ def _literal_leaves(instruction: Instruction) -> list[np.ndarray]:
     return found
 
 
-def plan_module(module: Module, machine: Machine, workspace: Workspace | None = None,
+def plan_module(module: Module, machine: Machine, workspace: Workspace = NO_WORKSPACE,
                 bound: frozenset[int] = frozenset()) -> Program:
     """Plan a whole module. workspace: what the target's library kernels take, else they bring memory of their own;
     bound: numbers of parameters whose arrays are the same in all runs. Raises UnsupportedError, located, for
@@ -117,12 +117,9 @@ def planned(planner: Planner) -> Program:
     parameters = tuple(entry_parameters(module))
     inputs = [assignment.new(v.shape.num_bytes, Home("parameter", i), v.shape.on_host)
               for i, v in enumerate(parameters)]
-    arguments, start = [], 0
-    for parameter in module.entry.parameters:
-        count = leaf_count(parameter.shape)
-        arguments.append(inputs[start:start + count])
-        start += count
-    drafts, root = planner.computation(module.entry, arguments)
+    rest = iter(inputs)
+    drafts, root = planner.computation(module.entry, [[next(rest) for _ in leaves(p.shape)]
+                                                      for p in module.entry.parameters])
     planner.time += 1
     results = tuple(entry_results(module))
     drafts += _results(planner, root, results)
@@ -131,11 +128,11 @@ def planned(planner: Planner) -> Program:
     apart = planner.machine.kind == "gpu"
     assignment.place(apart)
     kernels = tuple(planner.kernels.kernels)
-    steps = with_late_ends(finish(drafts, assignment.ref), kernels) if planner.collective_numbers else finish(
-        drafts, assignment.ref)
-    return Program(module.name, kernels, steps, parameters, results,
-                   tuple(planner.constants), assignment.arena_size,
-                   kept=planner.workspace.kept(kernels, planner.machine) if planner.workspace else 0,
+    steps = finish(drafts, assignment.ref)
+    if planner.collective_numbers:
+        steps = with_late_ends(steps, kernels)
+    return Program(module.name, kernels, steps, parameters, results, tuple(planner.constants), assignment.arena_size,
+                   kept=planner.workspace.kept(kernels, planner.machine),
                    gaps=assignment.gaps, setup=finish(planner.setup, assignment.ref),
                    held=tuple(planner.held), devices=prod(device_counts(module)),
                    host_arena_size=assignment.host_arena_size, host_apart=apart)

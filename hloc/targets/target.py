@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hloc.errors import UnsupportedError
 from hloc.executable import Executable
-from hloc.kernels.plan import Collective, DeviceNumber, Program, Workspace, all_steps
+from hloc.kernels.plan import NO_WORKSPACE, Collective, DeviceNumber, Program, Workspace, all_steps
 from hloc.machine import Machine
 
 
@@ -20,14 +20,14 @@ class Target:
     executable  (Program, optimized Module, Options) -> Executable
     from_cache  (Module, options of passes, compile a text, compile the module) -> Executable, from a cache of
                 programs
-    workspace   the scratch memory of its library kernels, for the plan; None: they allocate their own
+    workspace   the scratch memory of its library kernels, for the plan
     """
 
     name: str
     machine: Machine
     executable: Callable[..., Executable]
     from_cache: Callable[..., Executable] | None = None
-    workspace: Workspace | None = None
+    workspace: Workspace = NO_WORKSPACE
 
 
 def refuse_alone(program: Program, device) -> None:

@@ -43,7 +43,7 @@ def cuda_target(gpu: Machine | None) -> Target:
 
 def workspace() -> Workspace:
     """The scratch memory that the kernels of tiles need."""
-    return Workspace(_scratch, lambda *_: 0, lambda _: 0)
+    return Workspace(_scratch)
 
 
 @lru_cache(maxsize=1024)
