@@ -9,10 +9,12 @@ of the names in them.
     factor_of(32 i0 + i1 + 4, "i0")                ->  32
     stride(affine(p + i1 / 3, known), "i1", ())    ->  None: i1 / 3 does not grow evenly
     without(32 i0 + i1 + 4, "i1")                  ->  32 i0 + 4, where the loop over i1 begins
+    range_of(i + 4, {"i": (0, 9)})                 ->  (4, 13)
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hloc.kernels.indexing import sum_of, sum_parts
 from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, For, Let, Load, Stmt, Var
@@ -22,7 +24,10 @@ from hloc.kernels.walks import parts, varying, walk
 def affine(expr: Expr, known: Mapping[str, Expr]) -> Expr:
     """The form of an INDEX expression; unknown names stand for themselves."""
     terms, constant = sum_parts(expr)
-    return sum_of(((known.get(a.name, a) if isinstance(a, Var) else a, times) for a, times in terms), constant)
+    named = [(known.get(a.name) if isinstance(a, Var) else None, a, times) for a, times in terms]
+    if all(form is None for form, *_ in named):
+        return expr
+    return sum_of([(form or a, times) for form, a, times in named], constant)
 
 
 def forms(statements: Iterable[Stmt], known: Mapping[str, Expr] | None = None) -> dict[str, Expr]:
@@ -110,3 +115,76 @@ def stays_inside(form: Expr, size: int, extents: Mapping[str, int]) -> bool:
         return False
     reach, start = [times * (extents[name] - 1) for name, times in terms.items()], constant_of(form)
     return start + sum(min(n, 0) for n in reach) >= 0 and start + sum(max(n, 0) for n in reach) < size
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+LIMIT = 1 << 30                 # a grid's step may be added before a loop ends
+Interval = tuple[int, int]      # the least and the greatest value
+
+
+class Unknown(Exception):
+    """A value that depends on data, or may be too large."""
+
+
+def range_of(expr: Expr, known: Mapping[str, Interval]) -> Interval:
+    """The interval of an INDEX expression, from those of the names in it. Raises Unknown if it depends on data, or if
+    it or one of its parts, also of a sum that a compiler may compute on its way, may leave +-LIMIT."""
+    if isinstance(expr, Var) and expr.name in known:
+        return known[expr.name]
+    if isinstance(expr, Apply) and expr.op == "select":
+        look(expr.arguments[0], known)
+        (a, b), (c, d) = (range_of(e, known) for e in expr.arguments[1:])
+        return min(a, c), max(b, d)
+    if isinstance(expr, Apply) and expr.op in RULES:
+        return small(RULES[expr.op](*(range_of(e, known) for e in expr.arguments)))
+    if not isinstance(expr, Const) and not (isinstance(expr, Apply) and expr.op == SUM):
+        raise Unknown
+    terms, constant = sum_parts(expr)
+    low, high = small((constant, constant))
+    for atom, times in terms:
+        ends = sorted(end * times for end in range_of(atom, known))
+        low, high = low + ends[0], high + ends[1]
+        small((min(ends[0], low), max(ends[1], high)))
+    return low, high
+
+
+def look(expr: Expr, known: Mapping[str, Interval]) -> None:
+    """Ask for the range of every INDEX expression inside of any expression."""
+    if expr.type == INDEX:
+        range_of(expr, known)
+    else:
+        for part in [expr.position] if isinstance(expr, Load) else expr.arguments if isinstance(expr, Apply) else ():
+            look(part, known)
+
+
+def small(interval: Interval) -> Interval:
+    if interval[0] <= -LIMIT or interval[1] >= LIMIT:
+        raise Unknown
+    return interval
+
+
+def _corners(op: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    def rule(a: Interval, b: Interval) -> Interval:
+        found = [op(x, y) for x in a for y in b]
+        return min(found), max(found)
+    return rule
+
+
+def _quotient(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        raise Unknown
+    return _corners(lambda x, y: math.trunc(x / y))(a, b)
+
+
+def _remainder(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        raise Unknown
+    most = b[1] - 1
+    return (0 if a[0] >= 0 else -most), (min(a[1], most) if a[0] >= 0 else most)
+
+
+RULES: dict[str, Callable[[Interval, Interval], Interval]] = {
+    "multiply": _corners(lambda x, y: x * y), "minimum": _corners(min), "maximum": _corners(max),
+    "divide": _quotient, "remainder": _remainder,
+}

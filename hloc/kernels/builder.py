@@ -71,10 +71,8 @@ class Builder:
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def _open(self, guard: bool = False) -> Block:
-        block = Block(len(self.chain), guard)
-        self.chain.append(block)
-        return block
+    def _open(self, guard: bool = False) -> None:
+        self.chain.append(Block(len(self.chain), guard))
 
     def _close(self) -> tuple[ir.Stmt, ...]:
         return tuple(self.chain.pop().statements)
@@ -208,7 +206,7 @@ class Builder:
         self.divisions.add(atom)
         if (known := self.known(atom)) is not None:
             return known
-        inner = self._without_divisions(Index(*atom.inner))
+        inner = self._without_divisions(atom.inner)
         expr = indexing.to_expr(Index(((atom._replace(inner=inner), 1),)))
         bound = self.bind_index(expr, atom.low, atom.high)
         self.home(self.level(ir.Var(bound.terms[0][0].name, ir.INDEX)) if bound.terms else 0).memo[atom] = bound
@@ -231,8 +229,8 @@ class Builder:
 
     def _stays(self, expr: ir.Expr) -> bool:
         """Whether an expression reads neither memory nor assigned variables."""
-        read = list(parts([expr]))
-        return not any(isinstance(e, ir.Load) or isinstance(e, ir.Var) and e.name in self.mutables for e in read)
+        return not any(isinstance(e, ir.Load) or isinstance(e, ir.Var) and e.name in self.mutables
+                       for e in parts([expr]))
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class Atom(NamedTuple):
     kind: str
     name: str
     divisor: int
-    inner: tuple            # an Index, or () for variables
+    inner: Index            # ZERO for variables
     low: int
     high: int
 
@@ -58,7 +58,7 @@ def bounded(name: str, low: int, high: int) -> Index:
     """A named index value between low and high, both inclusive."""
     if low >= high:
         return constant(low)
-    return Index(((Atom(VARIABLE, name, 1, (), low, high), 1),))
+    return Index(((Atom(VARIABLE, name, 1, ZERO, low, high), 1),))
 
 
 def bounds(index: Index) -> tuple[int, int]:
@@ -101,12 +101,12 @@ def subtract(a: Index, b: Index) -> Index:
 def _normal(table: dict[Atom, int], offset: int) -> Index:
     """Drop zero terms, join d*(x // d) + x % d into x, and d*(x // d % e) + x % d into x % (d*e), sort."""
     for atom in [a for a in table if a.kind == REMAINDER]:
-        factor, whole = table.get(atom, 0), Index(*atom.inner)
+        factor, whole = table.get(atom, 0), atom.inner
         above = floor_divide(whole, atom.divisor) if factor else ZERO
         for other in [a for a, c in table.items() if c and c == factor * atom.divisor]:
             if other.kind == QUOTIENT and other == _single(above):
                 joined = whole
-            elif other.kind == REMAINDER and Index(*other.inner) == above:
+            elif other.kind == REMAINDER and other.inner == above:
                 joined = modulo(whole, atom.divisor * other.divisor)
             else:
                 continue
@@ -155,9 +155,9 @@ def _divided_rest(rest: Index, divisor: int) -> tuple[Index, Index]:
     remainder = Index(((Atom(REMAINDER, "", divisor, rest, 0, divisor - 1), 1),))
     inner = _single(rest)
     if inner is not None and inner.kind == QUOTIENT:
-        return floor_divide(Index(*inner.inner), inner.divisor * divisor), remainder
+        return floor_divide(inner.inner, inner.divisor * divisor), remainder
     if inner is not None and inner.kind == REMAINDER and inner.divisor % divisor == 0:
-        quotient, remainder = divided(Index(*inner.inner), divisor)
+        quotient, remainder = divided(inner.inner, divisor)
         return modulo(quotient, inner.divisor // divisor), remainder
     return quotient, remainder
 
@@ -222,7 +222,7 @@ def variables(index: Index) -> set[str]:
             if atom.kind == VARIABLE:
                 found.add(atom.name)
             else:
-                stack.append(Index(*atom.inner))
+                stack.append(atom.inner)
     return found
 
 
@@ -232,7 +232,7 @@ def coefficient_of(index: Index, name: str) -> int | None:
     for atom, c in index.terms:
         if atom.kind == VARIABLE:
             factor += c if atom.name == name else 0
-        elif name in variables(Index(*atom.inner)):
+        elif name in variables(atom.inner):
             return None
     return factor
 
@@ -310,7 +310,7 @@ def _rank(term: tuple[Expr, int]) -> tuple[int, bool, str]:
 def _atom_expr(atom: Atom) -> Expr:
     if atom.kind == VARIABLE:
         return Var(atom.name, INDEX)
-    inner = Index(*atom.inner)
+    inner = atom.inner
     low, _ = bounds(inner)
     steps = max(0, -(low // atom.divisor))
     divisor = Const(atom.divisor, INDEX)

@@ -42,8 +42,9 @@ def walk(statements: Iterable[ir.Stmt]) -> list[ir.Stmt]:
     found: list[ir.Stmt] = []
     for s in statements:
         found.append(s)
-        for body in bodies(s):
-            found += walk(body)
+        kind: type = type(s)
+        for n in _fields(kind, BODIES).values():            # this is asked most: no list of bodies
+            found += walk(s[n])                             # type: ignore[arg-type]    # which hold these
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hloc.kernels.ir import SUM, Const, Expr, Load, Var
-from hloc.kernels.walks import parts
+from hloc.kernels.walks import names_in
 
 SECTOR = 32                         # bytes of a request from L1 to L2
 SCATTERED, MOST_LOADED = 2654435761, 0xFFFFFF   # a multiplier that scatters positions; the largest loaded value
@@ -38,7 +38,7 @@ class Points:
 
     def value(self, expr: Expr) -> np.ndarray:
         """The value of an expression. Loads give a pseudorandom number per position; unknown names are 0."""
-        needed = names(expr, self.lets) - self.known.keys()
+        needed = names_in([expr], self.lets) - self.known.keys()
         with np.errstate(over="ignore"):
             for name in [n for n in self.lets if n in needed]:      # in statement order
                 self.known[name] = self._now(self.lets[name])
@@ -58,19 +58,6 @@ class Points:
                        np.asarray(expr.immediate[-1], np.int64))
         operation = OPERATIONS.get(expr.op)
         return operation(*arguments) if operation else arguments[0] if arguments else np.zeros((), np.int64)
-
-
-def names(expr: Expr, lets: Mapping[str, Expr]) -> set[str]:
-    """All names that a value depends on."""
-    seen: set[str] = set()
-    waiting = [expr]
-    while waiting:
-        for part in parts([waiting.pop()]):
-            if isinstance(part, Var) and part.name not in seen:
-                seen.add(part.name)
-                if part.name in lets:
-                    waiting.append(lets[part.name])
-    return seen
 
 
 def _is_whole(value: object) -> bool:

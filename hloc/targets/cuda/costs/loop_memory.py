@@ -14,9 +14,9 @@ import numpy as np
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.ir import Buffer, Expr, Load
-from hloc.kernels.walks import parts
+from hloc.kernels.walks import names_in, parts
 from hloc.machine import Machine
-from hloc.targets.cuda.costs.accesses import SECTOR, Points, mixed, names, sectors
+from hloc.targets.cuda.costs.accesses import SECTOR, Points, mixed, sectors
 from hloc.targets.cuda.costs.work import WARP
 
 BLOCKS, STEPS, WARPS = 2, 8, 64     # of a sample: blocks, consecutive iterations, warps
@@ -94,7 +94,7 @@ def memory_of(accesses: Sequence[Access], buffers: Mapping[str, Buffer], lets: M
 
 def taken(condition: Expr, scope: Scope, threads: Threads, lets: Mapping[str, Expr]) -> float:
     """The share of warps in which a condition is true for a lane, from sampled ones. 1 if it depends on a load."""
-    waiting = [condition, *(lets[name] for name in names(condition, lets) if name in lets)]
+    waiting = [condition, *(lets[name] for name in names_in([condition], lets) if name in lets)]
     if any(isinstance(p, Load) for p in parts(waiting)):
         return 1.0
     random, lanes = np.random.default_rng(0), max(1, threads.lanes)
@@ -118,7 +118,7 @@ def taken(condition: Expr, scope: Scope, threads: Threads, lets: Mapping[str, Ex
 def _places(access: Access, threads: Threads, lets: Mapping[str, Expr]) -> float:
     """Upper bound of the distinct positions of an access, from the counters that it depends on."""
     extents = dict(threads.counters) | {name: n for name, n, _ in access.scope.loops}
-    seen = names(access.position, lets)
+    seen = names_in([access.position], lets)
     return math.prod(float(n) for name, n in extents.items() if name in seen)
 
 

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.walks import expressions, parts, walk
+from hloc.kernels.walks import expressions, names_in, parts, walk
 from hloc.machine import Machine
 from hloc.ops.table import SCALARS
-from hloc.targets.cuda.costs.accesses import names
 from hloc.targets.cuda.costs.loop_memory import Access, Scope, Threads, memory_of, taken
 from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.sizes import is_choice
@@ -188,7 +187,7 @@ class _Count:
         if part.op == ir.SUM:
             terms = [(atom, OF_INDEX * (1 + (abs(f) != 1))) for atom, f in zip(part.arguments, part.immediate)]
         for term, cost in terms:
-            trips, seen = scope.trips, names(term, self.lets)
+            trips, seen = scope.trips, names_in([term], self.lets)
             for name, extent, shared in reversed(scope.loops):
                 if name in seen:
                     break
@@ -249,7 +248,7 @@ class _Count:
         if any(is_choice(p) for i in inside for p in parts(expressions(i))):
             return rounds if isinstance(s, Spread) and s.slots else steps * rounds
         loads = [p for i in inside for p in parts(expressions(i)) if isinstance(p, ir.Load) and p.buffer in self.buffers
-                 and counters & names(p.position, self.lets)]
+                 and counters & names_in([p.position], self.lets)]
         if not loads:
             return rounds
         if any(p and p.loads for p in packs):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from hloc.kernels.intervals import Interval, Unknown, value_of
+from hloc.kernels.affine import Interval, Unknown, range_of
 from hloc.kernels.ir import Apply, Const, Expr, Let, Load, Stmt, Var
 from hloc.kernels.walks import expressions, parts, with_all_parts, with_parts
 
@@ -74,7 +74,7 @@ class _Choices:
 
     def is_inside(self, load: Load) -> bool:
         try:
-            low, high = value_of(load.position, self.known)
+            low, high = range_of(load.position, self.known)
         except Unknown:
             return False
         return 0 <= low and high < self.sizes.get(load.buffer, 0)
