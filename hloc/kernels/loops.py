@@ -88,7 +88,7 @@ def _split(extents: list[int], names: list[str], divisions: set[Atom]) -> list[l
 
 
 def _cuts(atom: Atom, name: str) -> Iterator[int]:
-    for inner, factor in Index(*atom.inner).terms:
+    for inner, factor in atom.inner.terms:
         if inner.kind == indexing.VARIABLE and inner.name == name and atom.divisor % abs(factor) == 0:
             yield atom.divisor // abs(factor)
 
