@@ -14,8 +14,9 @@ of the names in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from hloc.ir import row_major
 from hloc.kernels.indexing import sum_of, sum_parts
 from hloc.kernels.ir import INDEX, SUM, Apply, Const, Expr, For, Let, Load, Stmt, Var
 from hloc.kernels.walks import parts, varying, walk
@@ -44,6 +45,11 @@ def forms(statements: Iterable[Stmt], known: Mapping[str, Expr] | None = None) -
 def of_names(factors: Mapping[str, int], constant: int = 0) -> Expr:
     """The sum of multiples of names."""
     return sum_of([(Var(name, INDEX), times) for name, times in factors.items()], constant)
+
+
+def flat(chain: Sequence[tuple[str, int]], step: int = 1) -> Expr:
+    """The number of an iteration of nested loops (counter, extent), outermost first, times `step`."""
+    return of_names({name: step * n for (name, _), n in zip(chain, row_major([extent for _, extent in chain]))})
 
 
 def plus(form: Expr, other: Expr | int, times: int = 1) -> Expr:

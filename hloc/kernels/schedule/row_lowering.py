@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import affine, factor_of, forms, of_names, plus, without
+from hloc.kernels.affine import affine, factor_of, flat, forms, plus, without
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
@@ -279,11 +279,7 @@ class _Rows:
 
     def inside(self, part: Part) -> Expr:
         """The position in a table."""
-        factors, size = {self.row: 1}, self.nest.iterations
-        for name, extent in reversed(part.chain):
-            factors[name] = size
-            size *= extent
-        return of_names(factors)
+        return flat((*part.chain, (self.row, self.nest.iterations)))
 
     def table(self, part: Part, buffer: str, position: Expr, type: str, is_result: bool) -> str:
         """The table of a buffer's elements at these positions."""

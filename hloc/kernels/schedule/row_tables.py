@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from hloc.kernels.affine import affine, atoms, factor_of, forms, of_names, plus, without
+from hloc.kernels.affine import affine, atoms, factor_of, flat, forms, plus, without
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, For, Let, Load, Local, Stmt, Store, Var
 from hloc.kernels.schedule.lanes import ROW, part_name
@@ -184,15 +184,6 @@ def one_loop(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
 
 def size_of(chain: Chain) -> int:
     return math.prod(n for _, n in chain)
-
-
-def flat(chain: Chain, step: int = 1) -> Expr:
-    """The number of an iteration of nested loops, times `step`."""
-    factors = dict[str, int]()
-    for name, extent in reversed(chain):
-        factors[name] = step
-        step *= extent
-    return of_names(factors)
 
 
 def around(chain: Chain, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

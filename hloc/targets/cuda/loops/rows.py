@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.affine import affine, factors_of, forms, injective, of_names
+from hloc.kernels.affine import affine, factors_of, flat, forms, injective
 from hloc.kernels.walks import assigned, bodies, defined, expressions, loads, operation, parts, stores, taken_in, walk
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.printing import Packs
@@ -141,13 +141,10 @@ class Rows:
 
     def _own(self, name: str, spread: Spread) -> bool:
         """Whether every access in the loop is at the index of its iteration."""
-        wanted, stride = {}, 1
-        for counter, extent in reversed(spread.counters):
-            wanted[counter] = stride
-            stride *= extent if isinstance(extent, int) else 1
+        own = flat([(counter, n if isinstance(n, int) else 1) for counter, n in spread.counters])
         positions = [s.position for s in stores(spread.body) if s.buffer == name]
         positions += [load.position for load in loads(spread.body) if load.buffer == name]
-        return all(affine(p, self.known) == of_names(wanted) for p in positions)
+        return all(affine(p, self.known) == own for p in positions)
 
     def _at_row_level(self, name: str) -> bool:
         return any(name in touched_by((s,)) for s in self.row_level(self.body)
