@@ -17,7 +17,6 @@ import hloc
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.affine import of_names
-from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import (
     INDEX,
@@ -48,7 +47,7 @@ from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.bitcast_copies import bitcast_copies
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
-from hloc.targets.cpu.vector_loops.copy_calls import far_arrays, transpose_call
+from hloc.targets.cpu.vector_loops.copy_calls import transpose_call
 from hloc.targets.cpu.vector_loops.loop_schedules import nests
 from hloc.targets.cpu.vector_loops.loop_versioning import loop_versioning
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
@@ -293,17 +292,9 @@ def test_tiles_lie_in_the_array():
     assert found == [False, True]
 
 
-@pytest.mark.parametrize("columns, is_far", [(1600, True), (160, False)])
-def test_tiles_of_arrays_larger_than_caches_are_written_past_these(columns, is_far):
-    text = f"ENTRY e {{ x = f32[2048,{columns}] parameter(0)  ROOT t = f32[{columns},2048] transpose(x), dimensions={{1,0}} }}"
-    kernel = lower(parse_module(text).entry.root, MACHINE).calls[0].kernel
-    printed = print_kernel(kernel, C, "f", RowPrinter(far_arrays(kernel.buffers, FAR_BYTES)))
-    assert ("hloc_stream_rows(tile0, 128, out0 + " in printed) == is_far and "hloc_transpose_32(" in printed
-
-
 @pytest.mark.parametrize("type, sizes", [("f32", (2048, 1600)), ("f32", (1999, 1701)), ("bf16", (2504, 2600)),
                                          ("s64", (1300, 1280)), ("u8", (4000, 3500))])
-def test_transposes_past_the_caches(type, sizes):
+def test_transposes_larger_than_the_caches(type, sizes):
     """Rows of whole lines of a cache, and others; tiles that are cut at the end."""
     rows, columns = sizes
     exe = hloc.compile(f"HloModule m\nENTRY e {{ x = {type}[{rows},{columns}] parameter(0)\n ROOT t = "

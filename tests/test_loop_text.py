@@ -13,7 +13,7 @@ from test_kernels import DATA, ELSEWHERE, modules
 from hloc.errors import ParseError, Source, UnsupportedError
 from hloc.kernels.ir import Apply, For, Kernel, Store, Tile
 from hloc.kernels.text import print_loops, read_loops
-from hloc.kernels.text.interpreter import InterpretationError, interpret, meaning
+from hloc.kernels.text.interpreter import InterpretationError, interpret
 from hloc.kernels.walks import walk, with_all_expressions
 
 MOST_ELEMENTS = 400             # of a case that is interpreted
@@ -50,13 +50,6 @@ def test_what_is_printed_reads_back():
     assert print_loops(k._replace(origin=o.origin) for k, o in zip(again, originals)) == text
     same = [a.structure() == o.structure() for a, o in zip(again, originals)]
     assert same.count(False) <= sum("nan" in print_loops([o]) for o in originals)      # NaN is not equal to itself
-
-
-def test_a_function_whose_name_begins_with_a_type_is_no_constant():
-    """bf16_of_maximum_key(x), which narrow_extrema writes, beside the constant f32(1.5)."""
-    text = ("kernel keys(in0: s16[4] read, out0: f32[4] write) {\n  vector i0 < 4 {\n    let t0 = in0[i0]\n"
-            "    out0[i0] = convert:f32(bf16_of_maximum_key(t0)) + f32(1.5)\n  }\n}\n")
-    assert print_loops(read_loops(Source(text, "keys.loop"))).strip() == text.strip()
 
 
 def test_the_interpreter_agrees_with_the_evaluator():
@@ -129,18 +122,6 @@ def test_all_statements_and_operators():
     np.testing.assert_array_equal(arrays["y"], [2, 4, 6, 16])
     np.testing.assert_array_equal(arrays["sum"], [7])
     assert any(isinstance(s, Store) for s in walk(kernel.body))
-
-
-@pytest.mark.parametrize("type, values", [("bf16", [-np.inf, -2.5, -0.0, 0.0, 3, np.inf]), ("f16", [-2.5, 0.0, 3])])
-def test_keys_order_as_extrema_do(type, values):
-    from hloc.ir import numpy_dtype
-    dtype, integers = numpy_dtype(type).type, f"s{8 * numpy_dtype(type).itemsize}"
-    for op, order in (("maximum", 1), ("minimum", -1)):
-        key, back = meaning(f"{op}_key", (type,), integers), meaning(f"{type}_of_{op}_key", (integers,), type)
-        keys = [int(key(dtype(v))) for v in values]
-        assert keys == sorted(keys) and len(set(keys)) == len(keys)
-        assert all(back(key(dtype(v))).tobytes() == dtype(v).tobytes() for v in (*values, np.nan))
-        assert order * int(key(dtype(np.nan))) > max(order * k for k in keys)
 
 
 def test_the_last_iteration_of_a_group():

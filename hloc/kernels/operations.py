@@ -12,24 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloc.ir import ELEMENT_TYPES
 from hloc.kernels.vectors import ACROSS_LANES, compared, element_of, is_vector, lanes_of, vector
 from hloc.ops.table import SCALARS
 
 # The type is part of the operation: it cannot be derived from the arguments.
 CONVERSIONS = frozenset(["convert", "convert_held", "bitcast", "stochastic_convert", "widen", "narrow"])
 # Operations on elements of a storage type (bf16, f16, f8 ...) without conversion.
-OF_STORED = CONVERSIONS | {"select", "maximum_key", "minimum_key", "f16_of_maximum_key", "f16_of_minimum_key",
-                           "bf16_of_maximum_key", "bf16_of_minimum_key"}
+OF_STORED = CONVERSIONS | {"select"}
 # The meaning of these operations: tests and hloc/kernels/text/interpreter.py check the C functions against it.
 MADE_BY_PASSES = {
     "convert_held": "convert to bf16 of a value whose NaN, if it is one, has no bits that bf16 cannot hold",
     "widen": "convert f16 to f32, of neighbouring elements",
     "narrow": "convert f32 to f16, of neighbouring elements",
     "opaque": "the INDEX itself, hidden from the C compiler",
-    "maximum_key": "an integer that orders as `maximum` does: every NaN is above every number",
-    "minimum_key": "an integer that orders as `minimum` does: every NaN is below every number",
-    "bf16_of_maximum_key": "the bf16 of such an integer (also f16; also of minimum_key)",
     "sin_near": "sin where sin_is_near holds of the arguments (so for every function that has the two)",
     "sin_far": "sin of any argument",
     "called_sin": "sin by a call, not written out (so for every function of many instructions)",
@@ -59,8 +54,6 @@ def result_type(op: str, arguments: Sequence[str]) -> str | None:
         return PARTS.get(first, first)
     if op == "complex":
         return WHOLES.get(first)
-    if op.endswith("imum_key"):
-        return key_type(first) if "_of_" not in op else op.partition("_of_")[0]
     return first
 
 
@@ -82,11 +75,6 @@ def _vector_result(op: str, arguments: Sequence[str]) -> str | None:
     if element == "pred" and element_of(first) != "pred":
         return compared(first)
     return None if element is None else vector(element, lanes_of(first))
-
-
-def key_type(element_type: str) -> str:
-    """The integer type whose order is that of a float type's keys: it has the same width."""
-    return f"s{ELEMENT_TYPES[element_type].bits}"
 
 
 def takes_stored(op: str) -> bool:

@@ -207,8 +207,14 @@ def with_all_parts(statements: Iterable[ir.Stmt], change: Callable[[ir.Expr], ir
 def with_vector_loops(statements: Iterable[ir.Stmt],
                       change: Callable[[ir.For], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
     """The statements with every VECTOR loop, at any depth, replaced by the result of `change`."""
+    return with_loops(statements, lambda loop: change(loop) if loop.kind == ir.VECTOR else None)
+
+
+def with_loops(statements: Iterable[ir.Stmt],
+               change: Callable[[ir.For], tuple[ir.Stmt, ...] | None]) -> tuple[ir.Stmt, ...]:
+    """The statements with the outermost loops for which `change` gives others replaced by these."""
     result: list[ir.Stmt] = []
     for s in statements:
-        result += change(s) if isinstance(s, ir.For) and s.kind == ir.VECTOR else (
-            with_bodies(s, lambda body: with_vector_loops(body, change)),)
+        others = change(s) if isinstance(s, ir.For) else None
+        result += (with_bodies(s, lambda body: with_loops(body, change)),) if others is None else others
     return tuple(result)

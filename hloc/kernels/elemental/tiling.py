@@ -21,7 +21,6 @@ from hloc.kernels.indexing import Index
 from hloc.kernels.ir import SERIAL, VECTOR, Load, Store
 
 EDGE_BYTES, LONGEST_EDGE = 128, 64      # of a tile: two cache lines
-FAR_BYTES = 12 << 20            # of an array that is written from tiles by streaming stores
 SHORTEST = 8                    # loops below this length are not worth a tile
 
 

@@ -50,6 +50,7 @@ from hloc.kernels.ir import (
 )
 from hloc.kernels.schedule.nest import most_iterations
 from hloc.kernels.schedule.steps import Refused
+from hloc.kernels.vectors import is_vector
 from hloc.kernels.walks import assigned, defined, loads, names_in, parts, stores, varying, walk
 
 MOST_WRITTEN_OUT = 64           # copies of the body of a loop
@@ -217,8 +218,9 @@ def _part(loop: For, rows: For, named_before: Mapping[str, Expr]) -> Part:
             named += [s for s in body[:-1] if isinstance(s, Let)]
             if not all(isinstance(s, Let) for s in body[:-1]):
                 raise Refused("loops along rows are no perfect nest")
-    if not all(isinstance(s, (Let, Assign, Store)) for s in body):
-        raise Refused("a loop along rows is not straight-line code")
+    if not all(isinstance(s, (Let, Assign, Store)) for s in body) or any(
+            isinstance(s, Store) and is_vector(s.value.type) for s in body):
+        raise Refused("a loop along rows is not straight-line code of scalars")
     needed = _needed(guards, named, rows) if guards else set()
     return Part((*(s for s in named if s.name not in needed), *body), tuple(chain), kind, tuple(limits), tuple(guards),
                 tuple(s for s in named if s.name in needed))

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from hloc.ir import ELEMENT_TYPES, Instruction, array, numpy_dtype
+from hloc.ir import Instruction, array, numpy_dtype
 from hloc.kernels import ir
-from hloc.kernels.operations import key_type
 from hloc.kernels.vectors import MASKS, element_of, is_vector, lanes_of, vector
 from hloc.ops.table import OPS
 
@@ -160,8 +159,6 @@ def meaning(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int
         return lambda *values: constant + sum(value * factor for value, factor in zip(values, factors))
     if arguments[-1] == ir.INDEX and op in INDEX_MEANING:
         return INDEX_MEANING[op]
-    if op.endswith("imum_key"):
-        return _float_of_key(op, type) if "_of_" in op else _key_of_float(op, arguments[0])
     if op.endswith("_is_near"):
         return lambda *values: np.bool_(all(abs(v) < NEAR for v in values))
     return _of_row(op.removesuffix("_near").removesuffix("_far"), arguments, type, immediate)
@@ -191,33 +188,3 @@ def _of_row(op: str, arguments: tuple[str, ...], type: str, immediate: tuple[int
 def _rows() -> dict[str, str]:
     """Opcodes by the names of their scalar functions."""
     return {row.scalar: opcode for opcode, row in OPS.items() if row.scalar}
-
-
-def _nans(type: str) -> int:
-    """The number of NaNs of one sign of a float type."""
-    return (1 << int(np.finfo(np.float32).nmant if type == "f32" else {"f16": 10, "bf16": 7}[type])) - 1
-
-
-def _wrapped(value: int, bits: int) -> int:
-    return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
-
-
-def _key_of_float(op: str, type: str) -> Callable:
-    integer, bits = np.dtype(f"i{ELEMENT_TYPES[type].bytes}"), ELEMENT_TYPES[type].bits
-    shift = -_nans(type) if op == "maximum_key" else _nans(type)
-    result = numpy_dtype(key_type(type)).type
-
-    def key(value: Any) -> object:
-        order = int(np.asarray(value).view(integer))
-        return result(_wrapped((order ^ ((1 << bits - 1) - 1) if order < 0 else order) + shift, bits))
-    return key
-
-
-def _float_of_key(op: str, type: str) -> Callable:
-    integer, bits = np.dtype(f"i{ELEMENT_TYPES[type].bytes}"), ELEMENT_TYPES[type].bits
-    shift = -_nans(type) if op.endswith("maximum_key") else _nans(type)
-
-    def value(key: Any) -> object:
-        order = _wrapped(int(key) - shift, bits)
-        return np.asarray(order ^ ((1 << bits - 1) - 1) if order < 0 else order, integer).view(numpy_dtype(type))[()]
-    return value

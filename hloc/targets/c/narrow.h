@@ -7,8 +7,6 @@
  * hloc_round_<t>_f32(x) is hloc_<t>_to_f32(hloc_f32_to_<t>(x)), for f16 and bf16 at a third of its price.
  * hloc_f32_to_bf16_held(x), hloc_round_bf16_f32_held(x): the same where a NaN has zeros in its low 16 bits, at two
  * thirds.
- * hloc_maximum_key_<t>(x), hloc_<t>_of_maximum_key_s16(key), for f16 and bf16, for minimum likewise:
- * integers in the order that maximum sees.
  * f8e8m0fnu, which is computed in f64, has hloc_f8e8m0fnu_to_f64 and hloc_f64_to_f8e8m0fnu, too.
  * hloc_f64_to_f32_odd rounds to odd, so that hloc_f32_to_<t>(hloc_f64_to_f32_odd(x)) rounds a double only once.
  *
@@ -141,22 +139,6 @@ HLOC_FN float hloc_round_f16_f32(float x) {
   return hloc_from_bits_f32(hloc_bits_f32(rounded) | (bits & 0x80000000u));
 }
 #endif
-
-/* Integers in the order that maximum (minimum) sees: NaN of either sign lies beyond every number. As integers, numbers
- * in the total order begin with the NaNs of negative sign: moved by their count they wrap around to the end. */
-#define HLOC_EXTREMUM_KEYS(T, NANS, OP, SIGN)                                                                         \
-  HLOC_FN hloc_s16 hloc_##OP##_key_##T(hloc_##T x) {                                                                  \
-    hloc_s16 bits = (hloc_s16)x, order = (hloc_s16)(bits ^ (bits < 0 ? 0x7fff : 0));                                  \
-    return (hloc_s16)((hloc_u16)order SIGN NANS);                                                                     \
-  }                                                                                                                   \
-  HLOC_FN hloc_##T hloc_##T##_of_##OP##_key_s16(hloc_s16 key) {                                                       \
-    hloc_s16 order = (hloc_s16)((hloc_u16)key - (SIGN NANS));                                                         \
-    return (hloc_u16)(order ^ (order < 0 ? 0x7fff : 0));                                                              \
-  }
-HLOC_EXTREMUM_KEYS(f16, 0x3ff, maximum, -)
-HLOC_EXTREMUM_KEYS(f16, 0x3ff, minimum, +)
-HLOC_EXTREMUM_KEYS(bf16, 0x7f, maximum, -)
-HLOC_EXTREMUM_KEYS(bf16, 0x7f, minimum, +)
 
 /* These have neither infinity nor NaN: overflow saturates, NaN becomes a zero of the opposite sign */
 #define HLOC_NARROW_FINITE(T, EXPONENT_BITS, MANTISSA_BITS, BIAS, MAX_CODE)                                           \

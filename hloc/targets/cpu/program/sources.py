@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from hloc.errors import Source
-from hloc.kernels.elemental.tiling import FAR_BYTES
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Program, Step, WhileLoop
 from hloc.kernels.schedule.file import Given, read_schedules, refuse_unknown
@@ -26,7 +25,6 @@ from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
-from hloc.targets.cpu.vector_loops.copy_calls import far_arrays
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_nests
 from hloc.targets.functions import definitions
 from hloc.targets.header_selection import with_needed_sections
@@ -221,7 +219,7 @@ class _Printed(NamedTuple):
 
 
 def _printed(kernel: Kernel) -> _Printed:
-    printer = RowPrinter(far_arrays(kernel.buffers, FAR_BYTES))
+    printer = RowPrinter()
     body = tuple(kernel_body(kernel, printer))
     vectors = tuple(vector_definitions(kernel.body, printer))
     called = tuple(definitions(kernel.body, printer))

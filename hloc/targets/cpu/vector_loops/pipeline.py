@@ -22,7 +22,7 @@ from hloc.targets.cpu.vector_loops.function_calls import function_calls
 from hloc.targets.cpu.vector_loops.loop_schedules import loop_schedules, nests
 from hloc.targets.cpu.vector_loops.loop_versioning import loop_versioning
 from hloc.targets.cpu.vector_loops.nan_check_elimination import nan_check_elimination
-from hloc.targets.cpu.vector_loops.narrow_extrema import narrow_extrema
+from hloc.targets.cpu.vector_loops.pixel_shuffles import pixel_shuffles
 from hloc.targets.cpu.vector_loops.row_schedules import row_schedules, with_row_nests
 from hloc.targets.cpu.vector_loops.scalar_conversions import scalar_conversions
 from hloc.targets.cpu.vector_loops.specialization import specialization
@@ -35,8 +35,8 @@ KERNEL_PIPELINE: tuple[KernelPass, ...] = (
     bitcast_copies,
     specialization,
     ssa_conversion,
+    pixel_shuffles,
     row_schedules,
-    narrow_extrema,
     nan_check_elimination,
     loop_schedules,
     loop_versioning,
@@ -50,9 +50,8 @@ SCHEDULING = row_schedules, loop_schedules         # passes that take the schedu
 KERNEL_ORDERING: tuple[tuple[KernelPass, KernelPass, str], ...] = (
     (bitcast_copies, row_schedules, "vectors hold floats, but no complex numbers"),
     (specialization, ssa_conversion, "names are given to straight-line code, and cases that are apart are straight"),
-    (ssa_conversion, row_schedules, "nests are straight-line code"),
-    (row_schedules, narrow_extrema, "which loops are long is known once rows go together"),
-    (narrow_extrema, loop_schedules, "extrema of bf16 and f16 are integers, twice as many in a vector"),
+    (ssa_conversion, pixel_shuffles, "pixels are straight-line code"),
+    (pixel_shuffles, row_schedules, "pixels that are only moved take no other schedule"),
     (loop_schedules, loop_versioning, "vectors have functions that C compilers do not vectorize in loops"),
     (loop_versioning, function_calls, "functions that are called are no longer found"),
     (nan_check_elimination, loop_schedules, "roundings without a check are found among scalars"),

@@ -9,9 +9,7 @@ hloc_widen_f16 and hloc_narrow_f32 of runtime/half_rows.h.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from hloc.kernels.ir import VECTOR, Apply, Expr, For, Kernel, Stmt
+from hloc.kernels.ir import VECTOR, Apply, Expr, For, Kernel
 from hloc.kernels.walks import with_all_parts
 from hloc.machine import Machine
 
@@ -20,13 +18,8 @@ SINGLE = {("f16", "f32"): "widen", ("f32", "f16"): "narrow"}
 
 def scalar_conversions(kernel: Kernel, machine: Machine) -> Kernel:
     """The kernel with such conversions."""
-    return kernel._replace(body=with_scalar_conversions(kernel.body))
-
-
-def with_scalar_conversions(statements: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    """Statements with such conversions."""
-    return with_all_parts(statements, _by_instruction,
-                          lambda s: s if isinstance(s, For) and s.kind == VECTOR else None)
+    return kernel._replace(body=with_all_parts(
+        kernel.body, _by_instruction, lambda s: s if isinstance(s, For) and s.kind == VECTOR else None))
 
 
 def _by_instruction(expr: Expr) -> Expr:

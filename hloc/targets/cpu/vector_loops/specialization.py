@@ -86,13 +86,10 @@ def _remaining(condition: ir.Expr, fact: Fact) -> ir.Expr | bool:
 
 def _case(condition: ir.Expr, value: bool) -> Fact:
     """What is known where a condition has a value."""
-    def fact(asked: ir.Expr) -> bool | None:
-        if asked == condition:
-            return value
-        is_opposite = isinstance(asked, ir.Apply) and asked.op in OPPOSITE \
-            and asked._replace(op=OPPOSITE[asked.op]) == condition
-        return not value if is_opposite else None
-    return fact
+    known = {condition: value}
+    if isinstance(condition, ir.Apply) and condition.op in OPPOSITE:
+        known[condition._replace(op=OPPOSITE[condition.op])] = not value
+    return known.get
 
 
 def _within(name: str, first: int, count: int) -> Fact:
