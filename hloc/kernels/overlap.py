@@ -97,9 +97,13 @@ def must_follow(step: Step, start: Collective, memory: Memory) -> bool:
         return True
     if isinstance(step, Collective) and step.number == start.number:
         return True
-    own = merged(start.arguments), merged(start.results)
-    return any(overlaps(a, b) for a in own[1] for b in (*memory.reads, *memory.writes)) \
-        or any(overlaps(a, b) for a in own[0] for b in memory.writes)
+    return conflict(Memory(merged(start.arguments), merged(start.results)), memory)
+
+
+def conflict(one: Memory, other: Memory) -> bool:
+    """Whether either writes what the other reads or writes."""
+    return any(overlaps(a, b) for a in one.writes for b in (*other.reads, *other.writes)) \
+        or any(overlaps(a, b) for a in one.reads for b in other.writes)
 
 
 def touched(step: Step, kernels: Kernels) -> Iterator[tuple[Ref, bool]]:

@@ -75,7 +75,7 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
                       schedule=options.schedule)
     with options.stage("printing"):
         sources = printed()
-    functions = [host_function(call, options) for call in sources.host_calls]
+    functions = [host_function(call, options) for call in sources.driver.host_calls]
 
     def start(device: Device | None) -> CpuBackend:
         toolchain.refuse_foreign(machine)
@@ -86,7 +86,7 @@ def executable(machine: Machine, program: Program, module: Module, options) -> E
         with library:
             try:
                 return CpuBackend(library, program, program.communicating, key=key, device=device,
-                                  host_calls=list(zip(sources.host_calls, functions)))
+                                  host_calls=list(zip(sources.driver.host_calls, functions)))
             except NotLoaded as error:
                 cache.forget(key, ".so")
                 raise BuildError(f"the C compiler's output is not a program: {error.message}") from None
@@ -115,11 +115,11 @@ def _executable(start: Callable[[], CpuBackend], printed: Callable[..., Sources]
         backend: Any = made.backend                   # what `start` made
         return backend.shared_object
     if options.times_steps:
-        made.profiled = lambda: step_times(shared_object(), sources.timed, program)
+        made.profiled = lambda: step_times(shared_object(), sources.driver.timed, program)
     if options.trace is not None:
         from hloc.kernels.memory import memory_over_time
         from hloc.targets.cpu.execution.trace import take_trace
-        made.traced = lambda: take_trace(shared_object(), sources.timed, sources.traced, program,
+        made.traced = lambda: take_trace(shared_object(), sources.driver.timed, sources.driver.traced, program,
                                          memory_over_time(module, machine, workspace()).by_instruction)
     return made
 
@@ -147,10 +147,10 @@ def c_file(sources: Sources, name: str) -> str:
 
 
 def refuse_calls(sources: Sources, suffix: str) -> None:
-    for call in sources.host_calls:
+    for call in sources.driver.host_calls:
         raise UnsupportedError(f"a {suffix} cannot hold the Python function of host call {call.target!r}",
                                call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
-    for call in sources.lapack_calls:
+    for call in sources.driver.lapack_calls:
         raise UnsupportedError(f"a {suffix} has no LAPACK: {call.target!r} is called through SciPy",
                                call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
 

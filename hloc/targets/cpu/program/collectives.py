@@ -7,7 +7,7 @@ In: Collective steps of a plan. Out: C text.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hloc.ir import ELEMENT_TYPES
@@ -59,13 +59,18 @@ class Collectives:
             lines.append(_numbers(name, [len(groups), *(n for g in groups for n in (len(g), *g))]))
         for pairs, name in self.pairs.items():
             lines.append(_numbers(name, [len(pairs), *(n for pair in pairs for n in pair)]))
-        return [*lines, "static const hloc_collective collectives[] = {", *(f"  {row}," for row in self.rows.values()),
-                "};", ""]
+        return lines + constant_table("hloc_collective collectives", self.rows.values())
 
     def _block(self, block: Block) -> str:
         combine = "0" if block.combine is None else self.names[block.combine]
         return (f'{{"{block.type}", "{block.op}", {ELEMENT_TYPES[block.type].bytes}, {block.rows}, {block.run}, '
                 f"{block.stride}, {combine}}}")
+
+
+def constant_table(name: str, rows: Iterable[str]) -> list[str]:
+    """The C text of an array, if it has rows; name: with the type of its elements."""
+    lines = [f"  {row}," for row in rows]
+    return [f"static const {name}[] = {{", *lines, "};", ""] if lines else []
 
 
 def _numbers(name: str, numbers: Sequence[int]) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hloc.kernels.ir import Cost, Kernel
-from hloc.kernels.plan import Launch, Program, Ref, Step
+from hloc.kernels.overlap import Memory, conflict, memory_of
+from hloc.kernels.plan import Launch, Program, Step
 from hloc.machine import Machine
 from hloc.targets.cpu.program.grain import extent_of, grain_of, pieces_of
 
@@ -28,13 +29,16 @@ class ConcurrentLaunches(NamedTuple):
 def grouped(steps: Iterable[Step], program: Program, machine: Machine) -> Iterator[Step | ConcurrentLaunches]:
     """The steps with independent small launches together."""
     group: list[Launch] = []
+    touched: list[Memory] = []
     for step in steps:
         small = step if isinstance(step, Launch) and _is_small(program.kernels[step.kernel], machine) else None
-        if group and not (small and len(group) < MOST_CONCURRENT and _is_independent(small, group, program)):
+        own = memory_of(small, program.kernels) if small else Memory([], [])
+        if not small or len(group) == MOST_CONCURRENT or any(conflict(own, other) for other in touched):
             yield from _finished(group, program, machine)
-            group = []
+            group, touched = [], []
         if small:
             group.append(small)
+            touched.append(own)
         else:
             yield step
     yield from _finished(group, program, machine)
@@ -53,26 +57,3 @@ def _finished(group: list[Launch], program: Program, machine: Machine) -> Iterat
         yield from group
     else:
         yield ConcurrentLaunches(tuple(group), -(-len(group) // pieces))
-
-
-def _is_independent(launch: Launch, others: list[Launch], program: Program) -> bool:
-    """Neither writes what the other reads or writes."""
-    reads, writes = _accesses(launch, program)
-    for other in others:
-        its_reads, its_writes = _accesses(other, program)
-        if _overlap(writes, its_reads + its_writes) or _overlap(its_writes, reads):
-            return False
-    return True
-
-
-def _accesses(launch: Launch, program: Program) -> tuple[list[Ref], list[Ref]]:
-    """The memory that a launch reads, and that it writes."""
-    found: tuple[list[Ref], list[Ref]] = [], []
-    for buffer, ref in zip(program.kernels[launch.kernel].buffers, launch.arguments):
-        found[buffer.access != "read"].append(ref)
-    return found
-
-
-def _overlap(some: list[Ref], others: list[Ref]) -> bool:
-    return any(a.region == b.region and a.index == b.index and a.offset < b.offset + b.size
-               and b.offset < a.offset + a.size for a in some for b in others)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from hloc.errors import HlocError
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import (
-    FLAG_BYTES,
     Branch,
     Collective,
     Copy,
@@ -38,7 +38,7 @@ from hloc.targets.c_function import CFunction
 from hloc.targets.cpu.execution.calls import OUT_OF_MEMORY, STOPPED
 from hloc.targets.cpu.plans.slots import Scratch
 from hloc.targets.cpu.plans.steps import scratch_of
-from hloc.targets.cpu.program.collectives import FUNCTIONS, Collectives
+from hloc.targets.cpu.program.collectives import FUNCTIONS, Collectives, constant_table
 from hloc.targets.cpu.program.concurrent_steps import ConcurrentLaunches, grouped
 from hloc.targets.cpu.program.grain import extent_of, grain_of, seconds_of
 from hloc.targets.cpu.program.small_kernels import launches
@@ -60,43 +60,56 @@ class DriverSource(NamedTuple):
 
 @dataclass
 class Driver:
-    """Collects the reference table and the lines of the function."""
+    """Collects the reference table and the lines of the function.
+
+    in_python    targets of host calls that Python always makes: the user's own
+    inlined      kernels that the driver holds (small_kernels.py), by name
+    timed        the steps that are timed, by number; None: no clock at all
+    iterations   of each loop that are noted one by one; None: no trace
+    """
 
     program: Program
     names: tuple[str, ...]
     machine: Machine
+    in_python: Collection[str] = ()
+    inlined: Mapping[str, CFunction] = field(default_factory=dict)
+    timed: list[Step] | None = None
+    iterations: int | None = None
     refs: list[tuple[int, int]] = field(default_factory=list)
+    most: int = 1                           # refs of one step
     host_calls: list[HostCall] = field(default_factory=list)
-    in_python: Collection[str] = ()         # targets of host calls that Python always makes
-    inlined: Mapping[str, CFunction] = field(default_factory=dict)      # inlined kernels (small_kernels.py)
     lapack_calls: dict[str, HostCall] = field(default_factory=dict)       # by their C text
     lines: list[str] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     rooms: dict[Scratch, int] = field(default_factory=dict)      # scratch sizes of library kernels
-    timed: list[Step] | None = None         # the steps that are timed, by number; None: no clock at all
-    iterations: int | None = None           # of each loop that are noted one by one; None: no trace
     traced: list[WhileLoop] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)       # positions of bases that inlined kernels use
     loops: int = 0                          # how many loops are around the steps being written
     watches: bool = False                   # a run may be long and checks for signals
     counters: int = 0                       # of iterations of loops
     unwatched: float = 0.0                  # seconds of the steps since the last check
-    collectives: Collectives = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.collectives = Collectives(self.names)
+    @cached_property
+    def collectives(self) -> Collectives:
+        return Collectives(self.names)
+
+    @cached_property
+    def first(self) -> dict[str, int]:
+        """The position of each region's first base in the `bases` table."""
+        program, found, place = self.program, {}, 0
+        for region, count in (("arena", 1), ("parameter", len(program.parameters)), ("result", len(program.results)),
+                              ("constant", len(program.constants)), ("held", len(program.held)), ("communicator", 1)):
+            found[region] = place
+            place += count
+        return found
 
     def base(self, ref: Ref) -> int:
         """The position of a region's base in the `bases` table."""
-        parameters, results = len(self.program.parameters), len(self.program.results)
-        constants = 1 + parameters + results
-        first = {"arena": 0, "parameter": 1, "result": 1 + parameters, "constant": constants,
-                 "held": constants + len(self.program.constants)}
-        return first[ref.region] + ref.index
+        return self.first[ref.region] + ref.index
 
     def rows(self, refs: tuple[Ref, ...]) -> str:
         """Add refs to the table; the C expression of the first."""
-        place = len(self.refs)
+        place, self.most = len(self.refs), max(self.most, len(refs))
         self.refs += [(self.base(r), r.offset) for r in refs]
         return f"refs + {place}"
 
@@ -118,7 +131,7 @@ class Driver:
         """The steps of the first run. If a run is stopped before they are done, the next one repeats them."""
         if not self.program.setup:
             return
-        flag = f"(int32_t *)bases[{self.base(Ref('held', 0, 0, FLAG_BYTES))}]"
+        flag = f"(int32_t *)bases[{self.first['held']}]"
         timed, self.timed = self.timed, None                # they are no part of what a run takes
         self.line(1, f"if (!*{flag}) {{")
         self.steps(self.program.setup, 2)
@@ -152,16 +165,15 @@ class Driver:
 
     def launch(self, step: Launch, indent: int) -> None:
         kernel, name = self.program.kernels[step.kernel], self.names[step.kernel]
-        given = step.arguments + ((step.packed,) if step.packed else ())
-        rows, count = self.rows(given + ((step.scratch,) if step.scratch else ())), len(given)
         if isinstance(kernel, Tile):
-            room = self.room(step, kernel)
-            self.work(indent, step, f"hloc_launch_tile({name}, bases, {rows}, {count}, {room})")
-        else:
-            extent, grain = extent_of(kernel), grain_of(kernel, self.machine, self.loops > 0)
-            if name in self.inlined and grain >= extent:
-                return self.line(indent, f"HLOC_RUN({name}, {extent}, {self.addresses(step.arguments)});")
-            self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, bases, {rows}, {count})")
+            given = step.arguments + ((step.packed,) if step.packed else ())
+            rows = f"bases, {self.rows(given + ((step.scratch,) if step.scratch else ()))}, {len(given)}"
+            return self.work(indent, step, f"hloc_launch_tile({name}, {rows}, {self.room(step, kernel)})")
+        extent, grain = extent_of(kernel), grain_of(kernel, self.machine, self.loops > 0)
+        if name in self.inlined and grain >= extent:
+            return self.line(indent, f"HLOC_RUN({name}, {extent}, {self.addresses(step.arguments)});")
+        rows = f"bases, {self.rows(step.arguments)}, {len(step.arguments)}"
+        self.work(indent, step, f"hloc_launch({name}, {extent}, {grain}, {rows})")
 
     def room(self, step: Launch | HostCall, what: Tile | HostCall) -> str:
         """The C expression of a library kernel's scratch sizes; the memory is the row after its arguments."""
@@ -187,14 +199,15 @@ class Driver:
         self.work(indent, step, f"hloc_copy(bases, {refs}, {step.source.size})")
 
     def while_loop(self, step: WhileLoop, indent: int) -> None:
-        if not self.loops and self.is_divided(step):
+        if not self.loops and any(self.is_divided(launch) for launch, _ in launches([step])):
             self.line(indent, "hloc_pool_rouse();")
         self.loops += 1
         counter = self.counter(step, indent)
-        number = self.open_trace(step, indent)
+        number = len(self.traced)
+        self.traced.append(step)
+        self.trace(indent, f"hloc_loop loop{number} = {{.begin = hloc_now()}};")
         self.line(indent, "for (;;) {")
-        if self.iterations is not None:
-            self.line(indent + 1, f"hloc_trace_iteration(&loop{number}, {number});")
+        self.trace(indent + 1, f"hloc_trace_iteration(&loop{number}, {number});")
         self.stop_if_interrupted(indent + 1)
         if counter:
             self.line(indent + 1, counter)
@@ -202,17 +215,13 @@ class Driver:
         self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.decided_at,))}))) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
-        if self.iterations is not None:
-            self.line(indent, f"hloc_loop_done(&loop{number}, {number});")
+        self.trace(indent, f"hloc_loop_done(&loop{number}, {number});")
         self.loops -= 1
 
-    def open_trace(self, step: WhileLoop, indent: int) -> int:
-        """The number of a loop; in a trace it says when it began."""
-        number = len(self.traced)
-        self.traced.append(step)
+    def trace(self, indent: int, text: str) -> None:
+        """A line of a traced driver."""
         if self.iterations is not None:
-            self.line(indent, f"hloc_loop loop{number} = {{.begin = hloc_now()}};")
-        return number
+            self.line(indent, text)
 
     def counter(self, step: WhileLoop, indent: int) -> str:
         """The code in each iteration of a loop that checks for signals after some time; "" if its time is known."""
@@ -224,16 +233,11 @@ class Driver:
         seconds = estimated_seconds((*step.condition, *step.body), self.program, self.machine)
         return f"if (++{name} == {max(1, min(MOST_ITERATIONS, int(FIRST_SECONDS / max(seconds, 1e-9))))}) HLOC_WATCH();"
 
-    def is_divided(self, step: Step) -> bool:
-        """Whether a step, or one inside of it, may run on several threads."""
-        if isinstance(step, WhileLoop):
-            return any(map(self.is_divided, step.body))
-        if isinstance(step, Branch):
-            return any(self.is_divided(s) for branch in step.branches for s in branch)
-        if not isinstance(step, Launch) or self.machine.cores == 1:
-            return False
-        kernel = self.program.kernels[step.kernel]
-        return isinstance(kernel, Tile) or grain_of(kernel, self.machine, True) < extent_of(kernel)
+    def is_divided(self, launch: Launch) -> bool:
+        """Whether it may run on several threads."""
+        kernel = self.program.kernels[launch.kernel]
+        return self.machine.cores > 1 and (isinstance(kernel, Tile)
+                                           or grain_of(kernel, self.machine, True) < extent_of(kernel))
 
     def branch(self, step: Branch, indent: int) -> None:
         selector = f"hloc_at(bases, *({self.rows((step.selector,))}))"
@@ -280,16 +284,6 @@ class Driver:
         numbers = f"*({self.rows((step.result,))}), {step.divisor}, {step.modulus}"
         self.work(indent, step, f"hloc_tell_device(communicator, bases, {numbers})")
 
-    def meeting(self) -> tuple[list[str], list[str]]:
-        """What a program of several devices does at its beginning, and at its end."""
-        if not self.program.meets:
-            return [], []
-        place = 1 + len(self.program.parameters) + len(self.program.results) + len(self.program.constants)
-        digest = sha256("\n".join([*self.lines, *self.collectives.text()]).encode()).hexdigest()
-        return ([f"  hloc_communicator *const communicator = bases[{place + len(self.program.held)}];",
-                 f'  if ((error = communicator->begin(communicator, "{digest}", {self.collectives.count}))) goto end;'],
-                ["  if (error || hloc_out_of_memory) communicator->failed(communicator);"])
-
     def clocks(self) -> list[str]:
         """The declarations of a timed driver."""
         if self.timed is None:
@@ -299,21 +293,8 @@ class Driver:
             return [steps, '#include "profile.h"', ""]
         return [steps, f"enum {{ HLOC_TRACED_ITERATIONS = {self.iterations} }};", '#include "trace.h"', ""]
 
-    def lapack(self) -> list[str]:
-        """The table of calls of LAPACK."""
-        if not self.lapack_calls:
-            return []
-        return ['#include "lapack.h"', "static const hloc_lapack_call lapack[] = {",
-                *(f"  {call}," for call in self.lapack_calls), "};", ""]
-
-    def kernels(self) -> list[str]:
-        """The inlined kernels."""
-        if not self.inlined:
-            return []
-        return ['#include "scalar.h"', *(inlined_text(f) for f in self.inlined.values())]
-
-    def text(self) -> str:
-        """The whole unit: declarations, reference table, hloc_execute."""
+    def body(self) -> list[str]:
+        """The lines of a run, from the first step to the last."""
         for offset, size in self.program.gaps:
             self.line(1, f"HLOC_POISON((char *)bases[0] + {offset}, {size});")
         takes_long = estimated_seconds(self.program.steps, self.program, self.machine) > WATCH_SECONDS
@@ -324,38 +305,44 @@ class Driver:
             self.line(1, "HLOC_WATCH();")
         self.setup()
         self.steps(self.program.steps, 1)
+        return self.lines
+
+    def source(self) -> DriverSource:
+        """The whole unit: declarations, reference table, hloc_execute."""
+        body, meets, traces = self.body(), self.program.meets, self.iterations is not None
         declarations = [f"void {name}(void *const *buffers);" if isinstance(kernel, Tile)
                         else f"void {name}(void *const *buffers, long begin, long end);"
                         for kernel, name in zip(self.program.kernels, self.names) if name not in self.inlined]
-        rows = [f"{{{base}, {offset}}}" for base, offset in self.refs] or ["{0, 0}"]
-        listed = ",\n  ".join(", ".join(rows[i:i + 8]) for i in range(0, len(rows), 8))
-        names_refs = any("refs + " in line for line in (*self.lines, *self.jobs))
-        table = [f"static const hloc_ref refs[] = {{\n  {listed}\n}};", ""] if names_refs else []
-        most = max((len(k.buffers) for k in self.program.kernels), default=1)
-        called = [*self.host_calls, *self.lapack_calls.values()]
-        most = max([most + bool(self.program.held)] + [len(c.arguments) + len(c.results) for c in called]
-                   + [len(s.arguments) + len(s.results) for s in all_steps(self.program.steps)
-                      if isinstance(s, Collective)])
-        begins, ends = self.meeting()
-        jobs = ["static const hloc_job jobs[] = {", *(f"  {job}," for job in self.jobs), "};", ""] if self.jobs else []
-        rooms = [f"  {{0, {s.first}, {s.second}, {s.third}, {s.own}, {s.threads}}}," for s in self.rooms]
-        rooms = ["static const hloc_room rooms[] = {", *rooms, "};", ""] if rooms else []
-        return "\n".join([
-            f"#define HLOC_MOST_ARGUMENTS {most}", '#include "driver.h"',
-            *(['#include "meeting.h"'] if self.program.meets else []), "",
+        refs = [f"{{{base}, {offset}}}" for base, offset in self.refs]
+        collectives = self.collectives.text()
+        digest = sha256("\n".join([*body, *collectives]).encode()).hexdigest()
+        text = "\n".join([
+            f"#define HLOC_MOST_ARGUMENTS {self.most}", '#include "driver.h"', *['#include "meeting.h"'] * meets, "",
             "extern _Thread_local int hloc_out_of_memory;",
-            *dict.fromkeys(declarations), "", *self.kernels(), *self.clocks(), *self.lapack(),
-            *self.collectives.text(), *table, *jobs, *rooms,
+            *dict.fromkeys(declarations), "",
+            *(['#include "scalar.h"', *map(inlined_text, self.inlined.values())] if self.inlined else []),
+            *self.clocks(), *['#include "lapack.h"'] * bool(self.lapack_calls),
+            *constant_table("hloc_lapack_call lapack", self.lapack_calls), *collectives,
+            *constant_table("hloc_ref refs", (", ".join(refs[i:i + 8]) for i in range(0, len(refs), 8))),
+            *constant_table("hloc_job jobs", self.jobs),
+            *constant_table("hloc_room rooms", (f"{{0, {s.first}, {s.second}, {s.third}, {s.own}, {s.threads}}}"
+                                                for s in self.rooms)),
             '__attribute__((visibility("default")))',
             "int hloc_execute(void *const *bases, hloc_host_function host) {",
             "  const unsigned caller = hloc_float_state();", "  int error = 0;", "  (void)host;",
             *(f"  char *const base{n} = bases[{n}];" for n in sorted(self.fixed)),
-            "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));", *begins,
-            *(["  const int64_t begun = hloc_trace_begin();"] if self.iterations is not None else []), *self.lines,
+            "  hloc_out_of_memory = 0;", "  hloc_set_float_state(hloc_flush_subnormals(caller));",
+            *([f"  hloc_communicator *const communicator = bases[{self.first['communicator']}];",
+               f'  if ((error = communicator->begin(communicator, "{digest}", {self.collectives.count}))) goto end;']
+              if meets else []),
+            *["  const int64_t begun = hloc_trace_begin();"] * traces, *body,
             *(["  goto end;", "stop:", f"  error = {STOPPED};"] if self.watches else []),
-            *(["end:"] if self.host_calls or self.watches or ends else []), *ends, "  hloc_set_float_state(caller);",
-            *(["  hloc_trace_end(begun);"] if self.iterations is not None else []),
+            *["end:"] * bool(self.host_calls or self.watches or meets),
+            *["  if (error || hloc_out_of_memory) communicator->failed(communicator);"] * meets,
+            "  hloc_set_float_state(caller);", *["  hloc_trace_end(begun);"] * traces,
             f"  return hloc_out_of_memory ? {OUT_OF_MEMORY} : error;", "}", ""])
+        return DriverSource(text, tuple(self.host_calls), tuple(self.timed or ()), tuple(self.lapack_calls.values()),
+                            tuple(self.traced))
 
 
 def inlined_text(function: CFunction) -> str:
@@ -368,15 +355,3 @@ def estimated_seconds(steps: Sequence[Step], program: Program, machine: Machine)
     copied = sum(s.source.size for s in all_steps(steps) if isinstance(s, Copy)) / machine.bandwidth
     return copied + sum(times * seconds_of(program.kernels[launch.kernel].cost, machine)
                         for launch, times in launches(steps))
-
-
-def driver_source(program: Program, names: tuple[str, ...], machine: Machine, *, timed: bool = False,
-                  iterations: int | None = None, in_python: Collection[str] = (),
-                  inlined: Mapping[str, CFunction] | None = None) -> DriverSource:
-    """The C text of the driver. timed: it measures each step; iterations: it makes a trace, too, in which each loop has
-    so many iterations one by one; in_python: targets of calls that are the user's own; inlined: kernels that it holds,
-    by name."""
-    driver = Driver(program, names, machine, timed=[] if timed else None, iterations=iterations, in_python=in_python,
-                    inlined=inlined or {})
-    return DriverSource(driver.text(), tuple(driver.host_calls), tuple(driver.timed or ()),
-                        tuple(driver.lapack_calls.values()), tuple(driver.traced))

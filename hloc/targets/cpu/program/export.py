@@ -8,7 +8,7 @@ binary file or as C text, and the C header.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +35,14 @@ COMMUNICATORS = {"threads": ("threads.c", "threads.h"), "mpi": ("mpi.c", "mpi.h"
 def write_constants(constants: Sequence[np.ndarray], path: Path) -> None:
     """All constants one behind the other, each at a multiple of ALIGNMENT, as the manifest says."""
     with open(path, "wb") as file:
-        for constant in constants:
-            file.write(constant.tobytes())
-            file.write(b"\0" * (-constant.nbytes % ALIGNMENT))
+        file.writelines(_padded(constants))
         file.write(b"\0" * ALIGNMENT)
+
+
+def _padded(constants: Sequence[np.ndarray]) -> Iterator[bytes]:
+    for constant in constants:
+        yield constant.tobytes()
+        yield b"\0" * (-constant.nbytes % ALIGNMENT)
 
 
 def constants_text(constants: Sequence[np.ndarray], name: str) -> str:
@@ -47,7 +51,7 @@ def constants_text(constants: Sequence[np.ndarray], name: str) -> str:
     if total > MOST_TEXT_BYTES:
         raise UnsupportedError(f"the constants take {total / 2**20:,.0f} MiB, too much to spell out in C",
                                hint="a .so holds them as they are")
-    data = b"".join(c.tobytes() + b"\0" * (-c.nbytes % ALIGNMENT) for c in constants) or b"\0"
+    data = b"".join(_padded(constants)) or b"\0"
     lines = "\n".join(f"  {c_string(data[i:i + BYTES_PER_LINE])}" for i in range(0, len(data), BYTES_PER_LINE))
     return (f"/* -- constants: {total:,} bytes -- */\n"
             f"static const char {name}_constants[{len(data) + 1}] __attribute__((aligned({ALIGNMENT}))) =\n{lines};\n")

@@ -76,7 +76,7 @@ def single_file(sources: Sources, name: str) -> str:
     """The whole text. sources: with kernels whose names have the prefix, too."""
     program, march = sources.program, sources.machine.march
     units = dict.fromkeys((*sources.runtime_units(), "cpu_needs.c"))
-    most, driver = sources.driver.split("\n", 1)                       # #define HLOC_MOST_ARGUMENTS
+    most, driver = sources.driver.text.split("\n", 1)                       # #define HLOC_MOST_ARGUMENTS
     model = "\n".join([*(k.text for k in sources.kernels), driver.replace(EXPORTED, "")]) + OUT_OF_MEMORY
     library = "\n".join([*["#define HLOC_SLOW_PAIRS"] * sources.machine.slow_pairs, most,
                          *map(included, units), '#include "driver.h"', '#include "cpu_needs.h"',

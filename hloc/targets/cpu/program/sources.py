@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hloc.errors import Source
 from hloc.kernels.ir import Kernel, Tile
-from hloc.kernels.plan import HostCall, Program, Step, WhileLoop
+from hloc.kernels.plan import Program
 from hloc.kernels.schedule.file import Given, read_schedules, refuse_unknown
 from hloc.kernels.schedule.nest import Nest
 from hloc.kernels.schedule.row_nest import RowNest
@@ -20,7 +20,7 @@ from hloc.machine import Machine
 from hloc.targets.c_function import CFunction, c_function, includes
 from hloc.targets.cpu.building.library_kernels import runtime_units
 from hloc.targets.cpu.building.unit_costs import driver_cost, kernel_cost
-from hloc.targets.cpu.program.driver import driver_source, inlined_text
+from hloc.targets.cpu.program.driver import Driver, DriverSource, inlined_text
 from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import tile_functions
@@ -62,27 +62,22 @@ def calls_of(functions: Iterable[CFunction]) -> set[str]:
 
 @dataclass(frozen=True)
 class Sources:
-    """driver: C text of the driver unit; inlined: the kernels that it holds; kernels: functions, each once (kernels
-    that differ in their extents only share one, so do epilogues); host_calls, timed steps and traced loops: by their
-    numbers in the driver; lapack_calls: calls of functions whose addresses come from SciPy; functions: of each kernel
-    of the program, as its text stands in `readable`."""
+    """inlined: the kernels that the driver holds; kernels: other functions, each once (kernels that differ in their
+    extents only share one, so do epilogues); functions: of each kernel of the program, as its text stands in
+    `readable`."""
 
     program: Program
     machine: Machine
-    driver: str
+    driver: DriverSource
     kernels: tuple[CFunction, ...]
-    host_calls: tuple[HostCall, ...]
-    timed: tuple[Step, ...] = ()
-    lapack_calls: tuple[HostCall, ...] = ()
-    inlined: tuple[CFunction, ...] = ()
-    traced: tuple[WhileLoop, ...] = ()
-    functions: tuple[CFunction, ...] = ()
+    inlined: tuple[CFunction, ...]
+    functions: tuple[CFunction, ...]
 
     def units(self, cores: int) -> list[Unit]:
         """What to compile: the driver, and kernels dealt out, largest first, to the least loaded unit. A short driver
         joins one: one start of the compiler less."""
         costs = {kernel.name: kernel_cost(kernel) for kernel in self.kernels}
-        total, driver = int(sum(costs.values())), self.driver + OUT_OF_MEMORY + FOR_PYTHON
+        total, driver = int(sum(costs.values())), self.driver.text + OUT_OF_MEMORY + FOR_PYTHON
         least = UNIT_COST if cores == 1 else SPARE_CORE_COST
         if total + sum(map(kernel_cost, self.inlined)) + driver_cost(driver) <= least:
             return [_unit(self.kernels, [driver], self.inlined)]
@@ -104,11 +99,11 @@ class Sources:
 
     def readable(self) -> str:
         """Kernels, then the driver, as they were generated; runtime headers stay includes."""
-        return "\n".join([f"/* {self.program.name} */", PROLOGUE, *(k.text for k in self.kernels), self.driver])
+        return "\n".join([f"/* {self.program.name} */", PROLOGUE, *(k.text for k in self.kernels), self.driver.text])
 
     def runtime_units(self) -> tuple[str, ...]:
         """The files of runtime/ that the program calls into; each is compiled once per machine."""
-        own = ["pool.c", *["lapack.c"] * bool(self.lapack_calls), *["threads.c"] * self.program.meets]
+        own = ["pool.c", *["lapack.c"] * bool(self.driver.lapack_calls), *["threads.c"] * self.program.meets]
         return tuple(dict.fromkeys([*own, *(unit for f in (*self.kernels, *self.inlined)
                                     for unit in runtime_units(name for name, _ in f.calls))]))
 
@@ -142,13 +137,10 @@ def make_sources(program: Program, machine: Machine, *, timed: bool = False, ite
                                      read_schedules(schedule) if schedule else {})
     chosen = inlined_kernels(program, names, functions, machine) if inline and not timed else frozenset()
     inlined = {name: function for name, function in functions.items() if name in chosen}
-    driver = driver_source(program, names, machine, timed=timed, iterations=iterations, in_python=in_python,
-                           inlined=inlined)
-    kernels = tuple(function for name, function in functions.items() if name not in chosen)
-    return Sources(program, machine, driver.text, kernels, driver.host_calls, driver.timed, driver.lapack_calls,
-                   tuple(inlined.values()), driver.traced, tuple(
-                       functions[name].changed(inlined_text(functions[name])) if name in chosen else functions[name]
-                       for name in names))
+    driver = Driver(program, names, machine, in_python, inlined, [] if timed else None, iterations).source()
+    return Sources(program, machine, driver, tuple(f for name, f in functions.items() if name not in chosen),
+                   tuple(inlined.values()), tuple(f.changed(inlined_text(f)) if f.name in chosen else f
+                                                  for f in map(functions.__getitem__, names)))
 
 
 def _in_one_file(kernel: Kernel | Tile) -> Kernel | Tile:
@@ -167,7 +159,7 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
     of loops, by name."""
     names: list[str] = []
     functions: dict[str, CFunction] = {}
-    printed: dict[tuple, str] = {}                            # what is printed but for comment and name -> name
+    printed: dict[tuple[str, ...], str] = {}                  # what is printed -> name
     if schedules:
         refuse_unknown(schedules, loop_names(kernels, machine, schedules))
     for number, kernel in enumerate(kernels):
@@ -176,10 +168,9 @@ def print_kernels(kernels: Sequence[Kernel | Tile], machine: Machine,
             functions |= {function.name: function for function in tile_functions(kernel, name, machine)}
         else:
             own = _own(schedules, c_name(number, kernel.name))
-            unnamed = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine, schedules=own)))
-            name = printed.setdefault(unnamed.key, name)
-            if name not in functions:
-                functions[name] = unnamed.function(name)
+            what, function = _printed(with_interrupt_checks(run_kernel_passes(kernel, machine, schedules=own)), name)
+            name = printed.setdefault(what, name)
+            functions.setdefault(name, function)
         names.append(name)
     return tuple(names), functions
 
@@ -197,30 +188,12 @@ def loop_names(kernels: Sequence[Kernel | Tile], machine: Machine,
             for n, nest in scheduled_nests(kernel, machine, _own(schedules, name)).items()}
 
 
-class _Printed(NamedTuple):
-    """A kernel without its name. vectors, called: the functions that it alone calls, those of vectors and others; body:
-    its lines below the first."""
-
-    kernel: Kernel
-    vectors: tuple[str, ...]
-    called: tuple[str, ...]
-    body: tuple[str, ...]
-    printer: RowPrinter
-
-    @property
-    def key(self) -> tuple:
-        return self.vectors, self.called, self.body
-
-    def function(self, name: str) -> CFunction:
-        headers, origin = self.printer.headers, self.kernel.origin
-        first = signature(self.kernel, C, name)
-        lines = [*includes(headers), *self.vectors, *self.called, *comment(origin), first, *self.body, ""]
-        return c_function(name, lines, self.printer, headers=headers, origin=origin, vectors=self.vectors)
-
-
-def _printed(kernel: Kernel) -> _Printed:
+def _printed(kernel: Kernel, name: str) -> tuple[tuple[str, ...], CFunction]:
+    """What is printed but for comment and name, and the function."""
     printer = RowPrinter()
-    body = tuple(kernel_body(kernel, printer))
-    vectors = tuple(vector_definitions(kernel.body, printer))
-    called = tuple(definitions(kernel.body, printer))
-    return _Printed(kernel, vectors, called, body, printer)
+    body = kernel_body(kernel, printer)
+    vectors, called = vector_definitions(kernel.body, printer), definitions(kernel.body, printer)
+    first = (*comment(kernel.origin), signature(kernel, C, name))
+    lines = [*includes(printer.headers), *vectors, *called, *first, *body, ""]
+    return (*vectors, *called, *body), c_function(name, lines, printer, headers=printer.headers, origin=kernel.origin,
+                                                  vectors=vectors)
