@@ -11,7 +11,6 @@ Without facts the caller is used by hloc_run_alone, which takes addresses.
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -90,15 +89,12 @@ def quick_caller(library: Library, bases: ctypes.Array, facts: Facts | None, hos
 
 def call_facts(library: Library, parameters: Sequence[Named], results: Sequence[Named]) -> Facts | None:
     """Facts for hloc_call, tested on known arrays."""
-    if sys.implementation.name != "cpython" or not hasattr(library, "hloc_quick"):
-        return None
-    if object.__basicsize__ != 2 * ctypes.sizeof(ctypes.c_void_p):
+    if object.__basicsize__ != 2 * ctypes.sizeof(ctypes.c_void_p):      # as where there is no GIL
         return None
     library.hloc_match.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
-    if not reads_arrays(library):
-        return None
-    return _facts(*[[(numpy_dtype(v.shape.element_type), v.shape.dimensions) for v in values]
-                    for values in (parameters, results)])
+    forms = [[(numpy_dtype(v.shape.element_type), v.shape.dimensions) for v in values]
+             for values in (parameters, results)]
+    return _facts(*forms) if reads_arrays(library) else None
 
 
 def _facts(parameters: Sequence[Form], results: Sequence[Form]) -> Facts:
@@ -128,12 +124,10 @@ def reads_arrays(library: Library) -> bool:
         and bool(library.hloc_match(bases, right[:1], made, facts))
 
 
-def detects_idle_threads(library: Library) -> bool:
-    """Whether hloc_are_idle says so of a tuple of arrays that only a list holds, and of no other: not of one that a
+def detects_idle_results(library: Library) -> bool:
+    """Whether hloc_are_idle says it of a tuple of arrays that only a list holds, and of no other: not of one that a
     name holds, nor where a name, a view, a buffer or a weak reference holds an array, or its shape, type or flags are
     others."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():             # reference counts are stored elsewhere
-        return False
     library.hloc_are_idle.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     facts = _facts((), [(np.dtype(np.float32), (3, 5)), (np.dtype(np.int64), ())])
 

@@ -37,9 +37,8 @@ from hloc.targets.cpu.execution.calls import (
     REENTERED,
     STOPPED,
     Caller,
-    Facts,
     call_facts,
-    detects_idle_threads,
+    detects_idle_results,
     quick_caller,
 )
 from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
@@ -183,15 +182,17 @@ class CpuBackend:
         if devices:
             self.communicator = communicator_of(device, self.shared_object)
             self._bases[count - 1] = self.communicator.address
-        self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results])
         self._lock = threading.Lock()                         # of the memory for results
-        self._start_calls(call_facts(self.shared_object, parameters, results))
+        self._start_calls()
         _backends.add(self)
 
-    def _start_calls(self, facts: Facts | None) -> None:
+    def _start_calls(self) -> None:
         """Make self.quick: it runs on unchecked arrays, or returns None if they are not exactly what the program takes.
         Without facts there is none."""
-        self._memory.may_keep_arrays(facts is not None and detects_idle_threads(self.shared_object))
+        results = self.program.results
+        facts = call_facts(self.shared_object, self.program.parameters, results)
+        self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results],
+                                    facts is not None and detects_idle_results(self.shared_object))
         # these hold the GIL when they begin and end, and may raise
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)(
             _address(self.shared_object.hloc_call))

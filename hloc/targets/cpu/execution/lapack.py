@@ -21,6 +21,9 @@ ROUTINES = {"potrf": ("potrf", "potrf"), "getrf": ("getrf", "getrf"), "geqrf": (
 # Elements and their real parts.
 LETTERS = {"s": ("f32", "f32"), "d": ("f64", "f64"), "c": ("c64", "f32"), "z": ("c128", "f64")}
 INTEGER, SCRATCH = "s32", -1
+CAPSULE_NAME = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+CAPSULE_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
 class Place(NamedTuple):
@@ -93,23 +96,11 @@ def _addresses() -> ctypes.Array | None:
             capsule = module.__pyx_capi__.get(letter + names[letter in "cz"])
             if capsule is None:
                 return None
-            signature = _capsule_name(capsule)
+            signature = CAPSULE_NAME(capsule)
             if not signature.startswith(b"void (") or b" int *" not in signature:
                 return None
-            found.append(_capsule_pointer(capsule, signature))
+            found.append(CAPSULE_POINTER(capsule, signature))
     return (ctypes.c_void_p * len(found))(*found)
-
-
-def _capsule_name(capsule) -> bytes:
-    function = ctypes.pythonapi.PyCapsule_GetName
-    function.restype, function.argtypes = ctypes.c_char_p, (ctypes.py_object,)
-    return function(capsule)
-
-
-def _capsule_pointer(capsule, name: bytes) -> int:
-    function = ctypes.pythonapi.PyCapsule_GetPointer
-    function.restype, function.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    return function(capsule, name)
 
 
 def bind_functions(library: Any) -> None:

@@ -36,21 +36,18 @@ class Block(np.ndarray):
 
 
 class ResultMemory:
-    """Makes the result arrays of one program. Not for several threads at once."""
+    """Makes the result arrays of one program. Not for several threads at once. keeps_arrays: it can be known that an
+    array is not referenced."""
 
-    def __init__(self, forms: Sequence[tuple[tuple[int, ...], np.dtype]]):
+    def __init__(self, forms: Sequence[tuple[tuple[int, ...], np.dtype]], keeps_arrays: bool = False):
         self._forms = [(dimensions, dtype, int(np.prod(dimensions, dtype=np.int64)) * dtype.itemsize)
                        for dimensions, dtype in forms]
         large, total = (sum(size for _, _, size in self._forms if size >= least) for least in (SMALL_BYTES, 0))
         can_count = getattr(sys, "_is_gil_enabled", lambda: True)()       # else reference counts are stored elsewhere
         self._keeps = can_count and 0 < large <= MOST_KEPT_BYTES // KEPT
         self._blocks: list[list[Block]] = [[] for _ in self._forms]
-        self._sets = KEPT if 0 < total <= MOST_KEPT_BYTES // KEPT else 0
+        self._sets = KEPT if keeps_arrays and 0 < total <= MOST_KEPT_BYTES // KEPT else 0
         self.kept: list[tuple[np.ndarray, ...]] = []        # the results of earlier calls, the oldest first
-
-    def may_keep_arrays(self, may: bool) -> None:
-        """Whether it can be known that an array is not referenced."""
-        self._sets = self._sets if may else 0
 
     def new_arrays(self) -> tuple[np.ndarray, ...]:
         """Like arrays; they are kept and replace the oldest."""
@@ -77,10 +74,7 @@ class ResultMemory:
 
 def free_block(blocks: list[Block]) -> Block | None:
     """A block that only the list references."""
-    for i in range(len(blocks)):
-        if sys.getrefcount(blocks[i]) == IDLE_COUNT:
-            return blocks[i]
-    return None
+    return next((blocks[i] for i in range(len(blocks)) if sys.getrefcount(blocks[i]) == IDLE_COUNT), None)
 
 
 def _idle_count() -> int:

@@ -31,8 +31,6 @@ CHECK: Any = InterruptCheck()      # no statement of the loop IR: loops hold it 
 
 def with_interrupt_checks(kernel: Kernel) -> Kernel:
     """The kernel, in which no more than LONG statements run without a look."""
-    if work(kernel.body) <= LONG:
-        return kernel
     return kernel._replace(body=with_checks(kernel.body))
 
 
