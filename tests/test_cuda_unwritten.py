@@ -6,6 +6,8 @@ value and the emulation, compute-sanitizer and PTX at -O0 were right. So NVRTC's
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 
 import pytest
 from cuda_emulation.cases import program_of
@@ -63,15 +65,23 @@ def sources_of_file(path, gpu):
                                     for c in collect(text, f"{path.stem}#{n}", machine=gpu)]), gpu)
 
 
+def ends(found: list[str]) -> list[str]:
+    """The smallest and the largest of each kind of variant; those between have the same text with other sizes."""
+    kinds: dict[str, list[str]] = {}
+    for variant in sorted(found, key=lambda variant: math.prod(map(int, re.findall(r"\d+", variant)))):
+        kinds.setdefault(re.sub(r"\d+", "N", variant), []).append(variant)
+    return [variant for same in kinds.values() for variant in dict.fromkeys((same[0], same[-1]))]
+
+
 def kernels_of(texts: list[str], arch: str) -> str:
-    """CUDA C of all modules' templates: for sm_90a in each of their variants, but for the number of pieces."""
+    """CUDA C of all modules' templates: for sm_90a in each kind of variant, but for the number of pieces."""
     gpu = gpu_named(arch)
     target, found = cuda_target(gpu), []
     for text in texts:
         program = api.plan(api.optimize(api.load(text), target), target)
         for kernel in program.kernels:
             if isinstance(kernel, Tile):
-                own = [w for w in variants(kernel, gpu) if "splits" not in w and w not in (LIBRARY, CUDNN)] or [""]
+                own = ends([w for w in variants(kernel, gpu) if "splits" not in w and w not in (LIBRARY, CUDNN)]) or [""]
                 found += [(kernel, variant) for variant in own[:None if arch == "sm_90a" else 1]]
     kernels = [tile_source(kernel, f"k{n}", gpu, variant).text for n, (kernel, variant) in enumerate(found)]
     return dataclasses.replace(make_sources(program, gpu), kernels=tuple(kernels)).single_file()

@@ -307,18 +307,17 @@ except hloc.HlocError as error:
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_mypy_accepts_a_program_that_uses_hloc(tmp_path):
-    """And tells of what is wrong with one: hloc's types are there."""
-    def mypy(text):
-        (tmp_path / "user.py").write_text(text)
-        return subprocess.run([sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path),
-                               "user.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280,
-                              env={**__import__("os").environ, "MYPYPATH": str(ROOT)})
-    done = mypy(USER)
-    assert done.returncode == 0, done.stdout + done.stderr
-    done = mypy(textwrap.dedent("""\
+    """And tells of what is wrong with another: hloc's types are there."""
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "wrong.py").write_text(textwrap.dedent("""\
         import hloc
         exe = hloc.compile("m.hlo", 3)
         exe.parameters = 3
         hloc.load(4)
     """))
-    assert done.returncode == 1 and len([line for line in done.stdout.splitlines() if ": error:" in line]) >= 2, done.stdout
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path),
+                           "user.py", "wrong.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280,
+                          env={**__import__("os").environ, "MYPYPATH": str(ROOT)})
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert done.returncode == 1 and len(errors) >= 2, done.stdout + done.stderr
+    assert all(line.startswith("wrong.py:") for line in errors), done.stdout
