@@ -15,18 +15,18 @@ one row is too long for the cache.
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from hloc.analysis.prologues import multiply_adds
 from hloc.ir import ELEMENT_TYPES, Instruction, WindowDim, window_of
 from hloc.kernels import indexing, loops, scalars
 from hloc.kernels.builder import within
-from hloc.kernels.column_blocks import TAPS, Columns
 from hloc.kernels.elemental.loop import cost_of, shareable
 from hloc.kernels.elements import always
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
-from hloc.kernels.indexing import Index
-from hloc.kernels.ir import SERIAL, VECTOR, Apply, Expr, Load, Store
+from hloc.kernels.indexing import Index, index_apply
+from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, Load, Store
 from hloc.kernels.products.epilogues import store_results
 from hloc.kernels.products.operands import behind_conversion
 from hloc.kernels.rules.elementwise import zero
@@ -35,6 +35,7 @@ from hloc.kernels.rules.loops import accumulator_type, product_result
 LANES = 16                      # the sums of a tile are padded to whole vectors of so many
 ROOM, MOST_ROOM = 1 << 15, 1 << 17      # bytes of both Local arrays: they stay in the L1 cache, or in the L2 cache
 LEAST_WIDTH = 64                # columns of a tile
+TAPS = 8                        # of a row of the filter in one pass over the positions
 
 
 def lower_planar_convolution(group: Group, convolution: Instruction) -> Lowered | None:
@@ -113,7 +114,6 @@ class _Planar:
         first, end = max(0, wide.padding_low), min(whole, source.shape.dimensions[across] + wide.padding_low)
         if first >= end:
             return
-        columns = Columns(b, whole, self.width, self.column_tile, after=self.reach[1])
         index: list[Index] = [self.image] * source.shape.rank
         with ExitStack() as stack:
             y = stack.enter_context(b.loop(self.plane[0]))
@@ -123,11 +123,31 @@ class _Planar:
                 index[down] = indexing.shift(row, -tall.padding_low)
                 stack.enter_context(b.guard(within(index[down], source.shape.dimensions[down], b)))
             channel = index[self.numbers.input_feature] = stack.enter_context(b.loop(self.channels))
-            x = stack.enter_context(columns.between(first, end))
+            x = stack.enter_context(self.columns_between(first, end))
             index[across] = indexing.shift(x, -wide.padding_low)
             value = scalars.convert_to(self.outline.elements.value(source, tuple(index)), self.type)
-            place = indexing.linearize([channel, y, columns.offset(x)], [self.channels, *self.plane])
+            place = indexing.linearize([channel, y, indexing.subtract(x, self.start)], [self.channels, *self.plane])
             b.append(Store(self.planes, b.position(place), value))
+
+    @property
+    def start(self) -> Index:
+        """The first column of a tile."""
+        return indexing.scale(self.column_tile, self.width)
+
+    @contextmanager
+    def columns_between(self, first: int, end: int) -> Iterator[Index]:
+        """The loop over those columns of a tile's planes with first <= column < end, maybe none."""
+        b, start, room = self.outline.builder, self.start, self.plane[1]
+        if not start.terms:                                         # there is one tile
+            with b.loop(min(end, room) - first, VECTOR) as offset:
+                yield indexing.shift(offset, first)
+            return
+        begin = b.let(Apply("maximum", (Const(first, INDEX), b.position(start)), INDEX), "p")
+        stop = Apply("minimum", (Const(end, INDEX), b.position(indexing.shift(start, room))), INDEX)
+        length = b.let(index_apply("subtract", stop, begin), "p")
+        with b.loop(length, VECTOR, high=min(room, end - first) - 1) as offset:
+            # never a constant: loads would be hoisted out of the loop, which may have no iterations
+            yield b.bind_index(index_apply("add", begin, b.position(offset)), first, max(first + 1, end - 1))
 
     def add_up(self, feature: Index) -> None:
         """The sums of one feature, some taps of a row of the filter at a time."""
@@ -184,7 +204,7 @@ class _Planar:
             index[across], *others = indexing.delinearize(i, [self.columns, *beside])
             for d, own in zip(inner, others):
                 index[d] = own
-            x = indexing.subtract(index[across], indexing.scale(self.column_tile, self.width))
+            x = indexing.subtract(index[across], self.start)
             self.store(index, indexing.add(indexing.scale(y, self.plane[1]), x))
 
     def store(self, index: list[Index], place: Index) -> None:
