@@ -43,28 +43,28 @@ def walk(statements: Iterable[ir.Stmt]) -> list[ir.Stmt]:
     for s in statements:
         found.append(s)
         kind: type = type(s)
-        for n in _fields(kind, BODIES).values():            # this is asked most: no list of bodies
+        for _, n in _fields(kind, BODIES):                  # this is asked most: no list of bodies
             found += walk(s[n])                             # type: ignore[arg-type]    # which hold these
     return found
 
 
 @cache
-def _fields(kind: type, names: tuple[str, ...]) -> dict[str, int]:
+def _fields(kind: type, names: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     """Which of these fields statements of a type have, and where; also of statements of one target alone."""
     fields = getattr(kind, "_fields", ())
-    return {name: fields.index(name) for name in names if name in fields}
+    return tuple((name, fields.index(name)) for name in names if name in fields)
 
 
 def _with_fields(statement: S, names: tuple[str, ...], change: Callable[[Any], Any]) -> S:
     kind: type = type(statement)
-    changed: dict[str, Any] = {name: change(statement[n]) for name, n in _fields(kind, names).items()}
+    changed: dict[str, Any] = {name: change(statement[n]) for name, n in _fields(kind, names)}
     return statement._replace(**changed) if changed else statement      # type: ignore[return-value]   # the same type
 
 
 def bodies(statement: ir.Stmt) -> list[tuple[ir.Stmt, ...]]:
     """The statements in a loop, or in the branches of a condition; none for other statements."""
     kind: type = type(statement)
-    return [statement[n] for n in _fields(kind, BODIES).values()]       # type: ignore[misc]    # which hold these
+    return [statement[n] for _, n in _fields(kind, BODIES)]       # type: ignore[misc]    # which hold these
 
 
 def with_bodies(statement: S, change: Callable[[tuple[ir.Stmt, ...]], tuple[ir.Stmt, ...]]) -> S:
@@ -75,7 +75,7 @@ def with_bodies(statement: S, change: Callable[[tuple[ir.Stmt, ...]], tuple[ir.S
 def expressions(statement: ir.Stmt) -> list[ir.Expr]:
     """The expressions of a statement itself, not of its body."""
     kind: type = type(statement)
-    return [e for n in _fields(kind, VALUES).values() if isinstance(e := statement[n], EXPRESSIONS)]
+    return [e for _, n in _fields(kind, VALUES) if isinstance(e := statement[n], EXPRESSIONS)]
 
 
 def parts(roots: Iterable[ir.Expr]) -> list[ir.Expr]:
