@@ -97,7 +97,7 @@ def test_programs_of_other_commands_are_others():
     """The key holds the whole command; links to one compiler are the same."""
     chain = toolchain.find()
     others = [replace(chain, command=(*chain.command, flag)) for flag in ("-O0", "-fwrapv")]
-    others += [replace(chain, version="other"), replace(chain, native=("-march=x86-64",)),
+    others += [replace(chain, version="other"), replace(chain, machine=replace(chain.machine, march="x86-64")),
                replace(chain, command=(sys.executable,))]
     assert len({c.identity() for c in (chain, *others)}) == 6
 

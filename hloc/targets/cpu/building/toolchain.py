@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -63,23 +63,30 @@ INCLUDE_FOLDERS = (RUNTIME, Path(__file__).parent.parent.parent / "c")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """command: how to call the compiler; version: its first line of --version; native: flags for the CPU; amx,
-    slow_pairs: of the Machine."""
+    """command: how to call the compiler; version: its first line of --version; machine: to compile for."""
 
     command: tuple[str, ...]
     version: str
-    native: tuple[str, ...]
-    amx: bool = False
-    slow_pairs: bool = False
+    machine: Machine
 
     def flags(self) -> tuple[str, ...]:
-        facts = (("-DHLOC_AMX",) if self.amx else ()) + (("-DHLOC_SLOW_PAIRS",) if self.slow_pairs else ())
+        facts = ("-DHLOC_AMX",) * self.machine.amx + ("-DHLOC_SLOW_PAIRS",) * self.machine.slow_pairs
         return FLAGS + self.native + facts + tuple(f"-I{folder}" for folder in INCLUDE_FOLDERS)
+
+    @property
+    def native(self) -> tuple[str, ...]:
+        """Flags for the CPU."""
+        return (self.march_flag(self.machine.march),)
+
+    def march_flag(self, march: str) -> str:
+        if march == "native" and os.uname().machine not in X86:
+            return "-mcpu=native"
+        return f"-march={march.replace('-', '_') if self.is_zig else march}"       # zig's names have no hyphens
 
     def identity(self) -> str:
         """What a cached build depends on, besides its source: the whole command, and all flags that may go with it."""
-        cpu = _cpu_identity() if any(flag.endswith("=native") for flag in self.native) else str(self.slow_pairs)
-        return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(self.amx), *DRIVER_FLAGS,
+        cpu = _cpu_identity() if self.machine.march == "native" else str(self.machine.slow_pairs)
+        return " ".join((*self._called(), self.version, *FLAGS, *self.native, str(self.machine.amx), *DRIVER_FLAGS,
                          *LONG_DRIVER_FLAGS, *self.kernel_flags(), *sanitize.flags(), cpu))
 
     def _called(self) -> tuple[str, ...]:
@@ -117,7 +124,7 @@ class Toolchain:
 
     def any_cpu(self) -> tuple[str, ...]:
         """Flags behind the others for code that must run on any CPU."""
-        return (_march_flag(self, "x86-64"),) if self.is_x86 else ()
+        return (self.march_flag("x86-64"),) if self.is_x86 else ()
 
     @property
     def is_x86(self) -> bool:
@@ -193,23 +200,15 @@ def candidates() -> list[tuple[str, ...]]:
 def find(machine: Machine | None = None) -> Toolchain:
     """The first compiler that answers, for code of a machine, else of this one. Raises BuildError, with the commands
     that mend it, where none does."""
-    machine = machine or Machine.host()
     refused = ""
     for command in candidates():
         version, refused = _version(command)
         if version:
-            chain = Toolchain(command, version, (), machine.amx, machine.slow_pairs)
-            return replace(chain, native=(_march_flag(chain, machine.march),))
+            return Toolchain(command, version, machine or Machine.host())
     if given := os.environ.get("CC"):
         raise BuildError(f"$CC, {given!r}, is not a C compiler that answers --version: {refused}", hint=UNSET)
     raise BuildError("no C compiler found",
                      hint="apt-get install gcc, or: pip install ziglang; or run with --target reference")
-
-
-def _march_flag(chain: Toolchain, march: str) -> str:
-    if march == "native" and os.uname().machine not in X86:
-        return "-mcpu=native"
-    return f"-march={march.replace('-', '_') if chain.is_zig else march}"          # zig's names have no hyphens
 
 
 def machine_of(march: str) -> Machine:
@@ -225,7 +224,7 @@ def machine_of(march: str) -> Machine:
 def predefined(march: str) -> frozenset[str]:
     """The names of the macros that say what a CPU can do. Raises as machine_of does."""
     chain = find()
-    return _predefined(chain.command, _march_flag(chain, march), march)
+    return _predefined(chain.command, chain.march_flag(march), march)
 
 
 def refuse_foreign(machine: Machine) -> None:

@@ -14,7 +14,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hloc.inputs import Named
 from hloc.ir import numpy_dtype
 from hloc.targets.cpu.execution.result_memory import KEPT
 
+Library = Any                       # a loaded program; its functions are attributes
 Facts = ctypes.Array
 NOT_AS_EXPECTED, BUSY, REENTERED, FAILED = -1, -3, -4, -16           # of runtime/call.c
 Form = tuple[np.dtype, tuple[int, ...]]
@@ -49,12 +50,6 @@ class Caller(ctypes.Structure):
     def start_anew(self) -> None:
         """Reset after a fork: nothing runs, and this thread may be the main one."""
         self.taken, self.owner, self.main_thread = 0, 0, threading.main_thread().ident
-
-
-class Library(Protocol):
-    """A loaded program; its functions are attributes."""
-
-    def __getattr__(self, name: str) -> Any: ...
 
 
 class _Method(ctypes.Structure):

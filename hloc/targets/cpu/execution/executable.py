@@ -24,7 +24,7 @@ import numpy as np
 
 from hloc.analysis.packing import ALIGNMENT
 from hloc.errors import RunError, UnsupportedError
-from hloc.ir import Instruction, Shape, numpy_dtype
+from hloc.ir import Instruction, numpy_dtype
 from hloc.kernels.plan import HostCall, Program
 from hloc.limits import available_memory
 from hloc.machine import available_cores
@@ -41,7 +41,7 @@ from hloc.targets.cpu.execution.calls import (
     detects_idle_results,
     quick_caller,
 )
-from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes
+from hloc.targets.cpu.execution.result_memory import ResultMemory, aligned_bytes, bytes_at
 from hloc.targets.manifest import MOST_BYTES, value_from_json, value_to_json, whole
 
 if TYPE_CHECKING:
@@ -170,7 +170,8 @@ class CpuBackend:
         if hasattr(self.shared_object, "hloc_lapack_table"):
             from hloc.targets.cpu.execution.lapack import bind_functions
             bind_functions(self.shared_object)
-        self.shared_object.hloc_use_threads(max(1, available_cores() // devices_here(device)))
+        sharing = 1 if device is None else device.neighbours           # the CPUs of this process
+        self.shared_object.hloc_use_threads(max(1, available_cores() // sharing))
         self._arena = aligned_bytes(program.arena_size)
         count = 1 + len(parameters) + len(results) + len(constants) + len(program.held) + (devices > 0)
         self._bases = (ctypes.c_void_p * count)(self._arena.ctypes.data)
@@ -194,10 +195,10 @@ class CpuBackend:
         self._memory = ResultMemory([(v.shape.dimensions, numpy_dtype(v.shape.element_type)) for v in results],
                                     facts is not None and detects_idle_results(self.shared_object))
         # these hold the GIL when they begin and end, and may raise
-        self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object)(
-            _address(self.shared_object.hloc_call))
-        self._run_alone = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Caller), ctypes.c_void_p)(
-            _address(self.shared_object.hloc_run_alone))
+        self._call = ctypes.cast(self.shared_object.hloc_call, ctypes.PYFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(Caller), ctypes.py_object, ctypes.py_object))
+        self._run_alone = ctypes.cast(self.shared_object.hloc_run_alone, ctypes.PYFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(Caller), ctypes.c_void_p))
         known: Callable[[], Any] = weakref.ref(self)          # no cycle: the arena is freed at once
         self._caller, quick = quick_caller(
             self.shared_object, self._bases, facts, lambda number, pointers: known()._call_host(number, pointers),
@@ -262,7 +263,8 @@ class CpuBackend:
         from hloc.targets.host_calls import answered
         call, function = self.host_calls[number]
         places = (ctypes.c_void_p * len(call.arguments + call.results)).from_address(pointers)
-        views = [_view(place, shape) for place, (_, shape) in zip(places, call.arguments + call.results)]
+        views = [bytes_at(place, shape.num_bytes).view(numpy_dtype(shape.element_type)).reshape(shape.dimensions)
+                 for place, (_, shape) in zip(places, call.arguments + call.results)]
         inputs, outputs = views[:len(call.arguments)], views[len(call.arguments):]
         for output, answer in zip(outputs, answered(call, function, inputs)):
             np.copyto(output, answer)
@@ -282,23 +284,6 @@ def communicator_of(device: Device | None, library) -> ThreadCommunicator | MpiC
     from hloc.targets.cpu.execution.mpi import MpiCommunicator
     assert isinstance(device, MpiDevice)
     return device.communicator(lambda: MpiCommunicator(device, library))
-
-
-def devices_here(device: Device | None) -> int:
-    """How many devices of a run share the CPUs of this process."""
-    return 1 if device is None else device.neighbours
-
-
-def _address(function: Any) -> int:
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    return address
-
-
-def _view(address: int, shape: Shape) -> np.ndarray:
-    raw = (ctypes.c_uint8 * max(shape.num_bytes, 1)).from_address(address)
-    held = memoryview(raw)
-    return np.frombuffer(held, numpy_dtype(shape.element_type), shape.num_elements).reshape(shape.dimensions)
 
 
 # -- the manifest of a saved .so --------------------------------------------------------------------------------------
@@ -348,8 +333,8 @@ def load_shared_object(path: Path, device: Device | None = None) -> tuple[CpuBac
         if json.loads(ctypes.string_at(library.addresses["hloc_manifest"])) != facts:
             raise ValueError("its code has another manifest")
         _refuse_other_cpu(path, library, facts["march"])
-        blob = (ctypes.c_uint8 * facts["constant_bytes"]).from_address(library.addresses["hloc_constants"])
-        return backend_of(found.file, facts, np.frombuffer(blob, np.uint8), table=table, device=device), facts
+        blob = bytes_at(library.addresses["hloc_constants"], facts["constant_bytes"])
+        return backend_of(found.file, facts, blob, table=table, device=device), facts
 
 
 def _refuse_other_cpu(path: Path, library: SavedLibrary, march: str) -> None:

@@ -21,6 +21,7 @@ from hloc.errors import RunError
 from hloc.evaluate.mpi import MOST_TAGS, DifferentProgramsError, MpiDevice
 from hloc.ops.collectives import check_rows
 from hloc.targets.cpu.execution.communicators import VERSION, Table
+from hloc.targets.cpu.execution.result_memory import bytes_at
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "permute", "send", "recv",
          "ragged_all_to_all")                     # enum hloc_kind
@@ -83,7 +84,7 @@ class What:
 
     def arrays(self, addresses: Sequence[int | None]) -> list[np.ndarray]:
         """The bytes of each block."""
-        return [view(address, size) for address, size in zip(addresses, self.sizes)]
+        return [bytes_at(address, size) for address, size in zip(addresses, self.sizes)]
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -114,15 +115,6 @@ def what_is(address: int, device: int) -> What:
     ends = [(pairs[n], pairs[n + 1]) for n in range(1, 2 * pairs[0], 2)]
     return What(collective, members, members.index(device) if members else 0,
                 next((s for s, t in ends if t == device), None), next((t for s, t in ends if s == device), None))
-
-
-def view(address: int | None, size: int) -> np.ndarray:
-    """Bytes of C's."""
-    if not size:
-        return np.empty(0, np.uint8)
-    assert address is not None
-    block: Any = (ctypes.c_uint8 * size).from_address(address)
-    return np.frombuffer(block, np.uint8)
 
 
 class MpiCommunicator:
@@ -239,7 +231,8 @@ class MpiCommunicator:
     def all_gather(self, what: What, given, made) -> Requests:
         count, total = len(what.members), sum(what.sizes)
         direct = len(what.blocks) == 1 and what.blocks[0].rows == 1
-        everybody = view(made[0], count * total).reshape(count, total) if direct else np.empty((count, total), np.uint8)
+        everybody = bytes_at(made[0], count * total) if direct else np.empty(count * total, np.uint8)
+        everybody = everybody.reshape(count, total)
         yield self.device.group(what.members).Iallgather(_packed(what.arrays(given)), everybody)
         for block, columns, address in zip(what.blocks, what.columns, () if direct else made):
             _by_member(address, block, count)[...] = everybody[:, columns].reshape(count, block.rows, block.run)
@@ -261,17 +254,17 @@ class MpiCommunicator:
 
     def ragged_all_to_all(self, what: What, given, made) -> Requests:
         source, target, vector = what.blocks
-        results = view(made[0], target.rows * target.run).reshape(target.rows, target.run)
-        results[...] = view(given[1], results.size).reshape(results.shape)
+        results = bytes_at(made[0], target.rows * target.run).reshape(target.rows, target.run)
+        results[...] = bytes_at(given[1], results.size).reshape(results.shape)
         count, dtype = len(what.members), np.dtype(f"{'i' if vector.type[:1] == b's' else 'u'}{vector.element}")
-        starts, rows, places = (view(given[n], vector.rows * vector.element).view(dtype).astype(np.int64)
+        starts, rows, places = (bytes_at(given[n], vector.rows * vector.element).view(dtype).astype(np.int64)
                                 .reshape(count, -1) for n in (2, 3, 4))
         check_rows(what.name, starts, rows, source.rows)
         told, heard = np.stack([rows, places], 1).copy(), np.empty((count, 2, rows.shape[1]), np.int64)
         group = self.device.group(what.members)
         yield group.Ialltoall(told, heard)
         check_rows(what.name, heard[:, 1], heard[:, 0], target.rows)
-        operand = view(given[0], source.rows * source.run).reshape(source.rows, source.run)
+        operand = bytes_at(given[0], source.rows * source.run).reshape(source.rows, source.run)
         sent = _packed([operand[s:s + n].reshape(-1) for s, n in zip(starts.flat, rows.flat)])
         lengths, coming = rows.sum(1) * source.run, heard[:, 0].sum(1) * target.run
         received = np.empty(int(coming.sum()), np.uint8)
@@ -321,13 +314,13 @@ def _packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
 def _runs(address: int, block: _Block) -> np.ndarray:
     """A block in the array of all blocks: [rows, run]."""
     size = max(0, block.rows - 1) * block.stride + block.run
-    return np.lib.stride_tricks.as_strided(view(address, size if block.rows else 0), (block.rows, block.run),
+    return np.lib.stride_tricks.as_strided(bytes_at(address, size if block.rows else 0), (block.rows, block.run),
                                            (block.stride, 1))
 
 
 def _by_member(address: int, block: _Block, count: int) -> np.ndarray:
     """The blocks of `count` members that make up an array: [count, rows, run]."""
-    return view(address, block.rows * block.stride).reshape(block.rows, count, block.run).transpose(1, 0, 2)
+    return bytes_at(address, block.rows * block.stride).reshape(block.rows, count, block.run).transpose(1, 0, 2)
 
 
 def _places(lengths: np.ndarray) -> np.ndarray:

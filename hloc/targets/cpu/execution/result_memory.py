@@ -11,8 +11,10 @@ and runtime/call.c reuses those of one call if neither they nor any of their arr
 """
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +30,15 @@ def aligned_bytes(size: int) -> np.ndarray:
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start:start + size]
+
+
+def bytes_at(address: int | None, size: int) -> np.ndarray:
+    """Bytes of C's."""
+    if not size:
+        return np.empty(0, np.uint8)
+    assert address is not None
+    block: Any = (ctypes.c_uint8 * size).from_address(address)
+    return np.frombuffer(block, np.uint8)
 
 
 class Block(np.ndarray):
@@ -59,9 +70,7 @@ class ResultMemory:
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """Uninitialized arrays, C-contiguous, one per result."""
-        if not self._keeps:
-            return tuple([np.empty(dimensions, dtype) for dimensions, dtype, _ in self._forms])
-        return tuple([self._large(i, *form) if form[2] >= SMALL_BYTES else np.empty(form[0], form[1])
+        return tuple([self._large(i, *form) if self._keeps and form[2] >= SMALL_BYTES else np.empty(form[0], form[1])
                       for i, form in enumerate(self._forms)])
 
     def _large(self, number: int, dimensions: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:

@@ -36,10 +36,11 @@ def with_interrupt_checks(kernel: Kernel) -> Kernel:
 
 def with_checks(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """Statements in whose loops, and theirs, is a look where they run long."""
-    return tuple(_with_checks(s) if isinstance(s, (For, While, If)) and work((s,)) > LONG else s for s in body)
+    return tuple(_with_checks(s) if work((s,)) > LONG else s for s in body)
 
 
-def _with_checks(s: For | While | If) -> Stmt:
+def _with_checks(s: Any) -> Stmt:
+    """A loop, or an If, which holds one: others are one statement."""
     if isinstance(s, If) or (once := work(s.body)) > LONG:
         return with_bodies(s, with_checks)
     if isinstance(s, For) and s.kind == PARALLEL:
