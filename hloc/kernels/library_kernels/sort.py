@@ -61,16 +61,18 @@ def _results(group: Group, sort: Instruction, length: int) -> tuple[tuple[int, i
 def comparator(sort: Instruction) -> tuple:
     """(names, statements, result) of the comparison, over values in their stored type."""
     computation: Computation = sort.get("to_apply")
+    names = {p: f"{'right' if p.number % 2 else 'left'}{p.number // 2}" for p in computation.parameters}
+    typed = tuple((name, p.shape.element_type) for p, name in names.items())
+    return typed, *_value(computation, computation.root, names)
+
+
+def _value(computation: Computation, root: Instruction, names: dict[Instruction, str]) -> tuple:
+    """(statements, result) of a scalar computation of named values in their stored type."""
     builder = Builder()
-    names, values = [], {}
-    for parameter in computation.parameters:
-        side = "right" if parameter.number % 2 else "left"
-        name = f"{side}{parameter.number // 2}"
-        names.append((name, parameter.shape.element_type))
-        builder.levels[name] = 0
-        values[parameter] = always(scalars.widen(Var(name, parameter.shape.element_type)))
-    result = Elements(builder, values, use_counts(computation), RULES).value(computation.root, ())
-    return tuple(names), builder.body(), result
+    builder.levels.update(dict.fromkeys(names.values(), 0))
+    sources = {p: always(scalars.widen(Var(name, p.shape.element_type))) for p, name in names.items()}
+    result = Elements(builder, sources, use_counts(computation), RULES).value(root, ())
+    return builder.body(), result
 
 
 SELECTING = frozenset(["parameter", "constant", "select", "compare", "negate", "abs", "and", "or", "not"])
@@ -86,8 +88,6 @@ def sort_key(sort: Instruction) -> tuple:
     less = (root.get("direction") == "LT") == (pair[0] % 2 == 0)
     order = ("ascending" if less else "descending") + (" total" if root.get("type") == "TOTALORDER" else "")
     parameter = next(p for p in computation.parameters if p.number == pair[0])
-    builder, name, type = Builder(), f"value{pair[0] // 2}", parameter.shape.element_type
-    builder.levels[name] = 0
-    sources = {parameter: always(scalars.widen(Var(name, type)))}
-    result = Elements(builder, sources, use_counts(computation), RULES).value(root.operands[0], ())
-    return order, name, type, builder.body(), result, all(m.opcode in SELECTING for m in computation.instructions)
+    name = f"value{pair[0] // 2}"
+    return order, name, parameter.shape.element_type, *_value(computation, root.operands[0], {parameter: name}), \
+        all(m.opcode in SELECTING for m in computation.instructions)
