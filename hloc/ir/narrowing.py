@@ -1,9 +1,15 @@
-"""Type guards for what type checkers cannot tell from a comparison."""
+"""What type checkers cannot tell: values that are known to be there."""
 from __future__ import annotations
 
 from typing import TypeGuard, TypeVar
 
 T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """A value that is not None, as the caller knows."""
+    assert value is not None
+    return value
 
 
 def all_known(values: list[T | None]) -> TypeGuard[list[T]]:

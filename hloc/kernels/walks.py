@@ -146,13 +146,6 @@ def taken_in(s: ir.Assign) -> ir.Expr | None:
     return others[0] if len(others) == 1 and not itself else None
 
 
-def term_taken_in(s: ir.Assign) -> ir.Expr:
-    """taken_in, of an accumulator that is known to have a term."""
-    term = taken_in(s)
-    assert term is not None
-    return term
-
-
 def with_parts(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
     """An expression with changed operands: the position of a Load, the arguments of an Apply; itself if none differs.
     """

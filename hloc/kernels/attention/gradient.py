@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from hloc.analysis.attention_gradient import Gradient, Weighted, gradient_in
 from hloc.errors import UnsupportedError
+from hloc.ir.narrowing import known
 from hloc.kernels import scalars
 from hloc.kernels.attention.walks import Level, Matmuls, Operand
 from hloc.kernels.group import Arg, Group, KernelCall, Lowered, Outline
@@ -54,7 +55,7 @@ class _Lowering(Matmuls):
     def array(self, operand: Operand) -> str:
         """The name of an operand's buffer."""
         made = f"array{len(self.arrays)}", operand.access
-        return self.arrays.setdefault(operand.access.stored_at, made)[0]
+        return self.arrays.setdefault(known(operand.access.argument), made)[0]
 
     def tile(self, row: Level, others: list[Level]) -> KernelCall:
         outline = Outline(self.group)

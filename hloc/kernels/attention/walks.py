@@ -15,7 +15,7 @@ from hloc.analysis.prologues import multiply_adds
 from hloc.analysis.strides import collapsed
 from hloc.errors import UnsupportedError
 from hloc.ir import Instruction
-from hloc.ir.narrowing import all_known
+from hloc.ir.narrowing import all_known, known
 from hloc.kernels import indexing
 from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Indices
@@ -94,9 +94,7 @@ class Matmuls:
 
     def _side(self, product: Instruction) -> int:
         """The operand of a product that has the columns."""
-        side = side_of(product, self.walks[product], self.columns)
-        assert side is not None             # as the analysis has checked
-        return side
+        return known(side_of(product, self.walks[product], self.columns))       # as the analysis has checked
 
     def _factors(self, product: Instruction) -> tuple[Operand, Operand]:
         side, walk = self._side(product), self.walks[product]

@@ -21,6 +21,7 @@ import math
 
 from hloc.analysis.sorted_parts import sorted_parts_in
 from hloc.ir import Computation, Instruction
+from hloc.ir.narrowing import known
 from hloc.kernels import scalars
 from hloc.kernels.builder import Builder
 from hloc.kernels.elements import Elements, always, use_counts
@@ -52,8 +53,7 @@ def _results(group: Group, sort: Instruction, length: int) -> tuple[tuple[int, i
     """(operand, first, last) of each result."""
     if sort is group.instruction:
         return tuple((n, 0, length) for n in range(len(sort.operands)))
-    found = sorted_parts_in(group.instruction.get("calls"))
-    assert found is not None
+    found = known(sorted_parts_in(group.instruction.get("calls")))
     parts = {p.slice: (p.operand, p.first, p.last) for p in found.parts}
     return tuple(parts[root] for root in group.roots)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Instruction
+from hloc.ir.narrowing import known
 from hloc.kernels import indexing, scalars
 from hloc.kernels.elements import Indices, Source
 from hloc.kernels.group import Group, KernelCall, Outline, buffers_of
@@ -43,7 +44,7 @@ def call_of(group: Group, library_kernel: str, sides: Sequence[tuple[str, Access
     moved = sum(b.size * ELEMENT_TYPES[b.type].bytes for b in buffers)
     tile = Tile(group.kernel_name, library_kernel, buffers, facts, epilogue, cost=Cost(moved, 2 * multiply_adds),
                 origin=group.origin, prologues=prologues, updates=updates)
-    return KernelCall(tile, (*(side.stored_at for _, side in in_memory), *arguments))
+    return KernelCall(tile, (*(known(side.argument) for _, side in in_memory), *arguments))
 
 
 def algorithm_fact(hero: Instruction, machine: Machine) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES, Instruction, row_major
-from hloc.ir.narrowing import all_known
+from hloc.ir.narrowing import all_known, known
 from hloc.kernels import indexing, scalars
 from hloc.kernels.builder import Builder
 from hloc.kernels.elemental.loop import loop_kernel, shareable
@@ -33,12 +33,6 @@ class Access(NamedTuple):
     size: int
     offset: int
     strides: tuple[int, ...]
-
-    @property
-    def stored_at(self) -> Arg:
-        """The argument of an operand that is in memory."""
-        assert self.argument is not None
-        return self.argument
 
 
 def strided(group: Group, operand: Instruction, type: str) -> Access | None:
@@ -99,7 +93,7 @@ class OperandKernels:
 
         def emit(outline: Outline, index: Indices) -> None:
             value = element(outline, operand, type, order, index)
-            name = outline.scratch_buffer(access.stored_at.index, type, access.size, "write")
+            name = outline.scratch_buffer(known(access.argument).index, type, access.size, "write")
             outline.builder.store(name, indexing.linearize(index, sizes), value)
         sizes = tuple(operand.shape.dimensions[d] for d in order)
         self.calls.append(loop_kernel(self.group, self.machine, sizes, emit, "_operand"))

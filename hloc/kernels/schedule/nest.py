@@ -27,7 +27,7 @@ from hloc.kernels.ir import INDEX, Apply, Assign, Const, Expr, For, Let, Load, S
 from hloc.kernels.monoids import MONOIDS, can_reassociate
 from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.vectors import is_lane
-from hloc.kernels.walks import expressions, operation, parts, taken_in, term_taken_in
+from hloc.kernels.walks import expressions, operation, parts, taken_in
 
 DIVISIONS = ("divide", "remainder")
 WITHOUT_LANES = ("called_", "stochastic_convert")
@@ -73,7 +73,9 @@ class Nest(NamedTuple):
 
 def term_of(s: Let | Store | Assign) -> Expr:
     """The value of one iteration: named, stored, or combined with an accumulator."""
-    return term_taken_in(s) if isinstance(s, Assign) else s.value
+    term = taken_in(s) if isinstance(s, Assign) else s.value
+    assert term is not None                     # as nest_of has it
+    return term
 
 
 def _types(loop: For) -> frozenset[str]:
