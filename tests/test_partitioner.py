@@ -18,7 +18,7 @@ from hloc.cli.main import cli
 from hloc.errors import ParseError, UnsupportedError, UsageError, VerifyError
 from hloc.evaluate import evaluate
 from hloc.evaluate.simulate import evaluate_devices
-from hloc.inputs import check_arrays, random_arrays
+from hloc.inputs import check_arrays, entry_parameters, random_arrays
 from hloc.inputs.global_arrays import parameters_of
 from hloc.ir import Module
 from hloc.parallel import Partition, partition
@@ -33,6 +33,8 @@ from hloc.verify import verify
 
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared" / "bench" / "devices"
+CASES = [path for name in ("sharding_propagation", "spmd_partitioner")
+         for path in sorted((HERE.parent / "testdata" / "passes" / name).glob("*.hlo"))]
 MOST_SENT = 1.05                  # of the bytes that XLA's partitioner sends
 ALL = {path.stem: examples.read_examples(path) for path in sorted(examples.FOLDER.glob("*.hlo"))}
 
@@ -414,3 +416,14 @@ def test_a_thousand_devices_are_partitioned_as_quickly_as_a_few():
     module = partition(parse_module(text)).module
     assert len(module.entry.instructions) == len(partition(parse_module(PRODUCT)).module.entry.instructions)
     assert len(str(module)) < 3000
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_cases_of_the_passes_mean_what_they_mean_on_one_device(path):
+    """The left sides of testdata/passes/sharding_propagation and spmd_partitioner."""
+    text = path.read_text().split("// ==>")[0]
+    module = parse_module(text, path.name)
+    arrays = random_arrays(entry_parameters(module), 3)
+    results = on_devices(partition(parse_module(text, path.name)), arrays)
+    for got, want in zip(results, evaluate(module, arrays), strict=True):
+        assert far(got, want) < 1e-5

@@ -78,6 +78,7 @@ PARTITIONING: tuple[Pass | Repeat, ...] = (
     async_to_sync,
     sdy_round_trip_import,
     call_inliner,
+    zero_sized_hlo_elimination,
     sharding_propagation,
     spmd_partitioner,
 )
@@ -264,6 +265,7 @@ ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
 PARTITIONING_ORDERING: tuple[tuple[Pass, Pass, str], ...] = (
     (sdy_round_trip_import, call_inliner, "calls of manual computations are inlined, too, once their shapes are said"),
     (call_inliner, sharding_propagation, "shardings go through what a call calls"),
+    (zero_sized_hlo_elimination, spmd_partitioner, "parts of windows that fit nowhere may fit somewhere"),
     (sharding_propagation, spmd_partitioner, "each array needs one"),
 )
 

@@ -51,7 +51,7 @@ def sharding_propagation(module: Module, context: PassContext) -> bool:
     before = [i.get("sharding") for i in graph.nodes]
     for computation in graph.computations:
         for instruction in computation.instructions:
-            own = None if is_open(instruction) else own_annotation(instruction, mesh)
+            own = None if is_open(instruction) or instruction in graph.states else own_annotation(instruction, mesh)
             found = [propagation.sharding(n) for n in graph.nodes[instruction]]
             write_shardings(instruction, own or found, mesh)
     context.origins.update(_origins(graph, propagation))

@@ -60,7 +60,8 @@ def annotation_call(instruction: Instruction) -> str | None:
 
 
 class Graph:
-    """nodes: by instruction, one for each part; shape: of each node; edges: in the order of the instructions."""
+    """nodes: by instruction, one for each part; shape: of each node; edges: in the order of the instructions; states:
+    loops and their parameters, which have the same sharding."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -68,6 +69,7 @@ class Graph:
         self.shapes: list[Shape] = []
         self.parents: list[Node] = []
         self.edges: list[Edge] = []
+        self.states: set[Instruction] = set()
         self.computations = reachable_computations(module.entry)
         called = {c for f in self.computations for i in f.instructions if i.opcode in CALLERS
                   for c in i.called_computations}
@@ -139,6 +141,7 @@ class Graph:
                 self.edges.append(Edge("same", equal_rule(self.shapes[a]), (a,), (b,), instruction))
 
     def _join(self, one: Instruction, other: Instruction) -> None:
+        self.states |= {one, other}
         for a, b in zip(self.nodes[one], self.nodes[other]):
             self.parents[self.find(b)] = self.find(a)
 

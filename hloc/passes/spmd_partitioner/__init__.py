@@ -30,10 +30,9 @@ def spmd_partitioner(module: Module, context: PassContext) -> bool:
     for computation in graph.computations:
         partitioner.partition(computation)
     made = partitioner.made
-    module.computations = [made.get(c, c) for c in module.computations]
     module.entry = made[module.entry]
     module.entry.name += PARTITIONED
-    for computation in made.values():
+    for computation in (*made.values(), *partitioner.giving.values()):
         remove_dead(computation)
     module.computations = reachable_computations(module.entry)
     _write_header(module, mesh.size)

@@ -190,15 +190,15 @@ class LocalOp:
     # -- ops that are written otherwise --------------------------------------------------------------------------------
 
     def iota(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
-        """It counts on from part to part."""
-        made = self.plain(values, shape)
+        """It counts on from part to part, in whole numbers: sums of other types round, or have no zero."""
         d = self.instruction.get("iota_dimension")
         axes = self.results[0].dimensions[d]
         if not axes:
-            return made
+            return self.plain(values, shape)
         e = self.emitter.e
-        offset = e.convert(self.emitter.part_number(axes, made.shape.dimensions[d]), made.shape.element_type)
-        return e.op("add", made, e.spread(offset, made.shape))
+        place = e.iota("s32", shape.dimensions, d)
+        place = e.op("add", place, e.spread(self.emitter.part_number(axes, shape.dimensions[d]), shape))
+        return e.convert(place, shape.element_type)
 
     def reverse(self, values: Sequence[Instruction], shape: Shape) -> Instruction:
         """Along dimensions whose elements have been fetched they have been reversed."""

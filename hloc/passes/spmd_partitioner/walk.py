@@ -1,13 +1,14 @@
 """Partitions a computation, instruction by instruction."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, Verbatim, parts_of, users
+from hloc.ir.clone import clone_computation
 from hloc.passes.context import PassContext
-from hloc.passes.rewriter import Channels
+from hloc.passes.rewriter import Channels, Names
 from hloc.passes.sharding_propagation import own_annotation
 from hloc.passes.sharding_propagation.graph import (
     CALLERS,
@@ -37,11 +38,13 @@ NOT_TOLD = frozenset(["rng-bit-generator", "rng", "rng-get-and-update-state", "p
 
 
 class Partitioner:
-    """made: the computations of one device, by those of all."""
+    """made: the computations of one device, by those of all; giving: copies of them, by the sharding of the result."""
 
     def __init__(self, module: Module, mesh: DeviceMesh, context: PassContext, channels: Channels):
         self.module, self.mesh, self.context, self.channels = module, mesh, context, channels
         self.made: dict[Computation, Computation] = {}
+        self.giving: dict[tuple[Computation, tuple[tuple[Axes, ...], ...]], Computation] = {}
+        self.names = Names(c.name for c in module.computations)
         self._annotations: dict[Instruction, Shardings] = {}
         self.producers = Producers(self.shardings)
 
@@ -64,6 +67,15 @@ class Partitioner:
             self._annotations[instruction] = found if found is not None else [
                 replicated(part.rank) for part in parts_of(instruction.shape)]
         return self._annotations[instruction]
+
+
+def _callee(value: Any, made: Mapping[Computation, Computation]) -> Any:
+    """An attribute with the computations that were made."""
+    if isinstance(value, Computation):
+        return made.get(value, value)
+    if type(value) is tuple and value and isinstance(value[0], Computation):
+        return tuple(made.get(c, c) for c in value)
+    return value
 
 
 class _Walk:
@@ -210,32 +222,28 @@ class _Walk:
         for arguments, computation in calls[-1:] if instruction.opcode == "while" else calls:
             operands += [self.tree(a, self.of(p)) for a, p in zip(arguments, computation.parameters)]
         shardings = self.of(instruction)
-        for _, computation in calls:
-            if instruction.opcode != "while" or computation is instruction.get("body"):
-                self._give(computation, shardings)
-        attributes = {k: self._callee(v) for k, v in instruction.attributes.items()}
+        giving = {computation: self._giving(computation, shardings) for _, computation in calls
+                  if instruction.opcode != "while" or computation is instruction.get("body")}
+        attributes = {k: _callee(v, self.partitioner.made | giving) for k, v in instruction.attributes.items()}
         return self.copied(instruction, self.local(instruction.shape, shardings), operands, **{
             k: v for k, v in attributes.items() if k not in DROPPED})
 
-    def _give(self, computation: Computation, shardings: Shardings) -> None:
-        """Make a callee's result what its caller takes it for."""
-        own = self.of(computation.root)
+    def _giving(self, computation: Computation, shardings: Shardings) -> Computation:
+        """A callee whose result is what this caller takes it for: its own, or a copy, because others may take it
+        divided otherwise."""
+        own, made = self.of(computation.root), self.partitioner.made[computation]
         if all(a.dimensions == b.dimensions for a, b in zip(own, shardings)):
-            return
-        walk, made = _Walk(self.partitioner, computation), self.partitioner.made[computation]
-        walk.emitter.instructions, walk.emitter.like = made.instructions, computation.root
-        for instruction in made.instructions:
-            walk.emitter.names.unique(instruction.name)
-        made.root = walk._tree(made.root, computation.root.shape, own, shardings)
-        self.partitioner.annotate(computation.root, list(shardings))
-
-    def _callee(self, value: Any) -> Any:
-        made = self.partitioner.made
-        if isinstance(value, Computation):
-            return made.get(value, value)
-        if type(value) is tuple and value and isinstance(value[0], Computation):
-            return tuple(made.get(c, c) for c in value)
-        return value
+            return made
+        key = computation, tuple(s.dimensions for s in shardings)
+        if key not in self.partitioner.giving:
+            copy = clone_computation(made, self.partitioner.names.unique(made.name))
+            walk = _Walk(self.partitioner, computation)
+            walk.emitter.instructions, walk.emitter.like = copy.instructions, computation.root
+            for instruction in copy.instructions:
+                walk.emitter.names.unique(instruction.name)
+            copy.root = walk._tree(copy.root, computation.root.shape, own, shardings)
+            self.partitioner.giving[key] = copy
+        return self.partitioner.giving[key]
 
     # -- annotations ---------------------------------------------------------------------------------------------------
 
