@@ -83,12 +83,6 @@ class WhileLoop(NamedTuple):
     counters: tuple[Counter, ...] = ()
     by_device: bool = False
 
-    @property
-    def decided_at(self) -> Ref:
-        """The flag of a loop that has one."""
-        assert self.flag is not None
-        return self.flag
-
 
 class Branch(NamedTuple):
     """Run branches[selector]; the selector is an s32 clamped to the last branch, or a pred (true: branch 0).
@@ -111,12 +105,6 @@ class HostCall(NamedTuple):
     results: tuple[tuple[Ref, Shape], ...]
     instruction: Instruction | None = None
     scratch: Ref | None = None
-
-    @property
-    def made_of(self) -> Instruction:
-        """The call, in a plan that was not saved."""
-        assert self.instruction is not None
-        return self.instruction
 
 
 class Block(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 
 from hloc.errors import RunError
 from hloc.ir import leaves, numpy_dtype
+from hloc.ir.narrowing import known
 from hloc.kernels.plan import HostCall
 from hloc.ops.custom_calls import call_known, unknown
 from hloc.ops.host import transfer_function
@@ -21,7 +22,7 @@ def host_function(call: HostCall, options) -> Callable:
     neither."""
     if call.target in options.custom_calls:
         return options.custom_calls[call.target]
-    instruction = call.made_of
+    instruction = known(call.instruction)
     if instruction.opcode != "custom-call":
         return transfer_function(instruction, options.transfers)
     from hloc.ops.known_calls import CUSTOM_CALLS
@@ -43,7 +44,7 @@ def _arranged(call: HostCall, inputs: Sequence[np.ndarray]) -> list:
     """The flat arrays as the call's operands, with tuples."""
     flat = iter(inputs)
     return [next(flat) if o.shape.is_array else tuple(next(flat) for _ in leaves(o.shape))
-            for o in call.made_of.operands if not o.shape.is_token]
+            for o in known(call.instruction).operands if not o.shape.is_token]
 
 
 def _checked(call: HostCall, number: int, answer: np.ndarray) -> np.ndarray:

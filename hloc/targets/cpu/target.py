@@ -16,6 +16,7 @@ from hloc import cache
 from hloc.errors import BuildError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Instruction, Module
+from hloc.ir.narrowing import known
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import HostCall, Packing, Program, Workspace
 from hloc.machine import Machine
@@ -149,10 +150,10 @@ def c_file(sources: Sources, name: str) -> str:
 def refuse_calls(sources: Sources, suffix: str) -> None:
     for call in sources.driver.host_calls:
         raise UnsupportedError(f"a {suffix} cannot hold the Python function of host call {call.target!r}",
-                               call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
+                               known(call.instruction).span, hint="hloc run MODULE runs it from the HLO text")
     for call in sources.driver.lapack_calls:
         raise UnsupportedError(f"a {suffix} has no LAPACK: {call.target!r} is called through SciPy",
-                               call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
+                               known(call.instruction).span, hint="hloc run MODULE runs it from the HLO text")
 
 
 def load_shared_object(path: Path, device: Device | None = None) -> Executable:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hloc.errors import UnsupportedError
+from hloc.ir.narrowing import known
 from hloc.kernels.plan import Branch, Collective, Copy, Counter, DeviceNumber, Launch, Program, Ref, Step, WhileLoop
 from hloc.targets.c_headers import arrays, c_string, comment, header
 from hloc.targets.cuda.container import Geometry, image_members
@@ -99,7 +100,7 @@ class Steps:
         else:
             self.line(indent, "for (;;) {")
             self.steps(step.condition, indent + 1)
-            self.does(indent + 1, f"hloc_read((hloc_ref){self.ref(step.decided_at)}, 1, &value)")
+            self.does(indent + 1, f"hloc_read((hloc_ref){self.ref(known(step.flag))}, 1, &value)")
             self.line(indent + 1, "if (!value) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from hloc.errors import RunError, UnsupportedError
 from hloc.executable import Executable
 from hloc.ir import Module
+from hloc.ir.narrowing import known
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import HostCall, Program, WhileLoop, Workspace, all_steps
 from hloc.machine import Machine
@@ -104,7 +105,7 @@ def _executable(gpu: Machine, planned: Program, sources: CudaSources, module: Mo
         if sources.host_calls:
             call = sources.host_calls[0]
             raise UnsupportedError(f"a .cubin cannot hold the Python function of host call {call.target!r}",
-                                   call.made_of.span, hint="hloc run MODULE runs it from the HLO text")
+                                   known(call.instruction).span, hint="hloc run MODULE runs it from the HLO text")
         container.write(file, images(sources, gpu, options), program, sources.geometry, gpu.arch,
                         compiler.compiler_version(), precision)
 

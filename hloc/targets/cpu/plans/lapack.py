@@ -14,6 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from hloc.ir import ELEMENT_TYPES, Instruction, Shape
+from hloc.ir.narrowing import known
 from hloc.kernels.plan import HostCall
 from hloc.machine import Machine
 from hloc.ops.vendors.linear_algebra import option
@@ -292,7 +293,7 @@ def _batch_of(step: HostCall) -> _Batch | None:
     batch, sizes = given[0].dimensions[:-last], (*given[0].dimensions[-last:], DIAGONALS)[:2]
     if given[0].rank < last or 0 in sizes or sizes[0] != sizes[1] and routine not in OF_ANY_SIDES:
         return None
-    call = _Call(step.made_of, given, *LETTERS[letter], sizes[0], sizes[1])
+    call = _Call(known(step.instruction), given, *LETTERS[letter], sizes[0], sizes[1])
     try:
         arguments = FORMS[routine](call)
     except OtherForm:

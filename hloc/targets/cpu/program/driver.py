@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from hloc.errors import HlocError
+from hloc.ir.narrowing import known
 from hloc.kernels.ir import Kernel, Tile
 from hloc.kernels.plan import (
     Branch,
@@ -212,7 +213,7 @@ class Driver:
         if counter:
             self.line(indent + 1, counter)
         self.steps(step.condition, indent + 1)
-        self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((step.decided_at,))}))) break;")
+        self.line(indent + 1, f"if (!*(const uint8_t *)hloc_at(bases, *({self.rows((known(step.flag),))}))) break;")
         self.steps(step.body, indent + 1)
         self.line(indent, "}")
         self.trace(indent, f"hloc_loop_done(&loop{number}, {number});")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from hloc.ir.narrowing import known
 from hloc.kernels.plan import Branch, Ref, Step, WhileLoop
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.early_start import starts_early
@@ -93,7 +94,7 @@ class Recorder:
 
     def _loop(self, nodes: conditional_nodes.Nodes, loop: WhileLoop) -> None:
         runner = self.runner
-        handle, flag = nodes.handle(runner.stream), runner.address(loop.decided_at)
+        handle, flag = nodes.handle(runner.stream), runner.address(known(loop.flag))
         nodes.set_loop(runner.stream, handle, flag)
         (body,) = nodes.add(runner.stream, handle, conditional_nodes.WHILE, 1)
         with self._inside(nodes, body):

@@ -31,6 +31,7 @@ from hloc.errors import RunError
 from hloc.inputs import dlpack
 from hloc.inputs.dlpack import DeviceView
 from hloc.ir import numpy_dtype
+from hloc.ir.narrowing import known
 from hloc.kernels.plan import (
     Branch,
     Collective,
@@ -293,7 +294,7 @@ class CudaBackend(Loaded):
                     self._steps(step.body)
                 return
             self._steps(step.condition)
-            while self._read(step.decided_at, np.uint8):
+            while self._read(known(step.flag), np.uint8):
                 iteration()
                 self._steps(step.body)
                 self._steps(step.condition)
