@@ -7,7 +7,7 @@ the steps that neither touch its results nor write its operands.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hloc.kernels.ir import Kernel, Tile
@@ -22,6 +22,7 @@ from hloc.kernels.plan import (
     Step,
     WhileLoop,
     all_steps,
+    with_inner,
 )
 
 FURTHEST = 200                   # steps past which an end moves: each is compared with what the collective touches
@@ -32,35 +33,16 @@ Kernels = Sequence[Kernel | Tile]
 def with_late_ends(steps: Sequence[Step], kernels: Kernels) -> tuple[Step, ...]:
     """The steps of a plan, those of loops and branches too."""
     found: list[Step] = []
-    ends: list[tuple[Collective, Collective, int]] = []           # start, end, and how many steps it has passed
-    for step in map(lambda step: _inside(step, kernels), steps):
+    ends: list[tuple[Collective, int]] = []                     # and how many steps they have passed
+    for step in (with_inner(s, lambda inner: with_late_ends(inner, kernels)) for s in steps):
         if isinstance(step, Collective) and step.is_done:
-            ends.append((started(found, step), step, 0))
+            ends.append((step, 0))
             continue
-        waiting = []
         memory = memory_of(step, kernels) if ends else Memory([], [])
-        for start, end, passed in ends:
-            if passed == FURTHEST or must_follow(step, start, memory):
-                found.append(end)
-            else:
-                waiting.append((start, end, passed + 1))
-        ends = waiting
-        found.append(step)
-    return (*found, *(end for _, end, _ in ends))
-
-
-def _inside(step: Step, kernels: Kernels) -> Step:
-    if isinstance(step, WhileLoop):
-        return step._replace(condition=with_late_ends(step.condition, kernels), body=with_late_ends(step.body, kernels))
-    if isinstance(step, Branch):
-        return step._replace(branches=tuple(with_late_ends(branch, kernels) for branch in step.branches))
-    return step
-
-
-def started(steps: Sequence[Step], end: Collective) -> Collective:
-    """The start of a collective, the last one of its kind and number."""
-    return next(s for s in reversed(steps) if isinstance(s, Collective) and not s.is_done
-                and (s.number, s.kind) == (end.number, end.kind))
+        stops = [passed == FURTHEST or must_follow(step, end, memory) for end, passed in ends]
+        found += [*(end for (end, _), here in zip(ends, stops) if here), step]
+        ends = [(end, passed + 1) for (end, passed), here in zip(ends, stops) if not here]
+    return (*found, *(end for end, _ in ends))
 
 
 class Memory(NamedTuple):
@@ -71,11 +53,8 @@ class Memory(NamedTuple):
 
 
 def memory_of(step: Step, kernels: Kernels) -> Memory:
-    found = Memory([], [])
-    for inner in all_steps([step]):
-        for ref, is_written in touched(inner, kernels):
-            (found.writes if is_written else found.reads).append(ref)
-    return Memory(merged(found.reads), merged(found.writes))
+    reads, writes = zip(*(touched(inner, kernels) for inner in all_steps([step])))
+    return Memory(*(merged([ref for refs in side for ref in refs if ref is not None]) for side in (reads, writes)))
 
 
 def merged(refs: Sequence[Ref]) -> list[Ref]:
@@ -90,14 +69,14 @@ def merged(refs: Sequence[Ref]) -> list[Ref]:
     return found
 
 
-def must_follow(step: Step, start: Collective, memory: Memory) -> bool:
+def must_follow(step: Step, end: Collective, memory: Memory) -> bool:
     """Whether a step may run only after the end of a collective: it touches the results or writes the operands, or it
     is, or has inside, the same collective again, or any that a loop or branch may repeat."""
     if isinstance(step, (WhileLoop, Branch)) and any(isinstance(s, Collective) for s in all_steps([step])):
         return True
-    if isinstance(step, Collective) and step.number == start.number:
+    if isinstance(step, Collective) and step.number == end.number:
         return True
-    return conflict(Memory(merged(start.arguments), merged(start.results)), memory)
+    return conflict(Memory(merged(end.arguments), merged(end.results)), memory)
 
 
 def conflict(one: Memory, other: Memory) -> bool:
@@ -106,29 +85,24 @@ def conflict(one: Memory, other: Memory) -> bool:
         or any(overlaps(a, b) for a in one.reads for b in other.writes)
 
 
-def touched(step: Step, kernels: Kernels) -> Iterator[tuple[Ref, bool]]:
-    """The memory that a step itself reads, and (True) that it may write."""
+def touched(step: Step, kernels: Kernels) -> tuple[Sequence[Ref | None], Sequence[Ref | None]]:
+    """The memory that a step itself reads, and that it may write."""
     if isinstance(step, Launch):
+        sides: tuple[list[Ref | None], list[Ref | None]] = [], [step.scratch, step.packed]
         for buffer, ref in zip(kernels[step.kernel].buffers, step.arguments):
-            yield ref, buffer.access != "read"
-        yield from ((ref, True) for ref in (step.scratch, step.packed) if ref is not None)
-    elif isinstance(step, Copy):
-        yield step.destination, True
-        yield step.source, False
-    elif isinstance(step, HostCall):
-        yield from ((ref, False) for ref, _ in step.arguments)
-        yield from ((ref, True) for ref, _ in step.results)
-        yield from ((ref, True) for ref in (step.scratch,) if ref is not None)
-    elif isinstance(step, Collective):
-        yield from ((ref, False) for ref in step.arguments)
-        yield from ((ref, True) for ref in step.results)
-    elif isinstance(step, DeviceNumber):
-        yield step.result, True
-    elif isinstance(step, WhileLoop):
-        yield from ((ref, False) for ref in (step.flag,) if ref is not None)
-        yield from ((counter.place, True) for counter in step.counters)
-    else:
-        yield step.selector, False
+            sides[buffer.access != "read"].append(ref)
+        return sides
+    if isinstance(step, Copy):
+        return [step.source], [step.destination]
+    if isinstance(step, HostCall):
+        return [ref for ref, _ in step.arguments], [*(ref for ref, _ in step.results), step.scratch]
+    if isinstance(step, Collective):
+        return step.arguments, step.results
+    if isinstance(step, DeviceNumber):
+        return [], [step.result]
+    if isinstance(step, WhileLoop):
+        return [step.flag], [counter.place for counter in step.counters]
+    return [step.selector], []
 
 
 def overlaps(a: Ref, b: Ref) -> bool:

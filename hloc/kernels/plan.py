@@ -166,6 +166,15 @@ def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
             stack.extend(s for branch in step.branches for s in branch)
 
 
+def with_inner(step: Step, change: Callable[[tuple[Step, ...]], tuple[Step, ...]]) -> Step:
+    """A loop or branch with the steps inside of it changed; any other step itself."""
+    if isinstance(step, WhileLoop):
+        return step._replace(condition=change(step.condition), body=change(step.body))
+    if isinstance(step, Branch):
+        return step._replace(branches=tuple(map(change, step.branches)))
+    return step
+
+
 class Packing(NamedTuple):
     """The packing of an operand for a library kernel, as a separate step: for operands that never change.
 

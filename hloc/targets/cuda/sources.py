@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hloc.kernels.ir import Kernel, Tile
-from hloc.kernels.plan import Branch, HostCall, Launch, Program, Ref, Step, WhileLoop, all_steps
+from hloc.kernels.plan import HostCall, Launch, Program, Ref, Step, all_steps, with_inner
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.costs.loop_choice import chosen_form
@@ -171,11 +171,7 @@ def numbered(program: Program, codes: list[TileCode]) -> Program:
             more = scratch(step, code)
             return [Launch(first[step.kernel] + n, step.arguments + more, step.instruction)
                     for n in range(len(code.launches))]
-        if isinstance(step, WhileLoop):
-            return [step._replace(condition=rewrite(step.condition), body=rewrite(step.body))]
-        if isinstance(step, Branch):
-            return [step._replace(branches=tuple(rewrite(b) for b in step.branches))]
-        return [step]
+        return [with_inner(step, rewrite)]
 
     steps = rewrite(program.steps)
     return program._replace(steps=steps, arena_size=start + behind if behind else program.arena_size)
