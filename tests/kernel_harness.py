@@ -26,7 +26,7 @@ from hloc.ops.values import flatten
 from hloc.targets.cpu.building import toolchain
 from hloc.targets.cpu.building.library_kernels import runtime_units
 from hloc.targets.cpu.tiles.source import tile_functions
-from hloc.targets.printer import C, print_kernel
+from hloc.targets.printer import print_kernel
 from hloc.text import parse_module
 
 MACHINE = Machine("test", "cpu", 2, 32, 32 << 10, 1 << 20, 20e9, 4e-6)
@@ -130,7 +130,7 @@ def _source(kernel, name: str) -> tuple[str, list[str]]:
         functions = tile_functions(kernel, name, Machine.host())       # the C compiler's target: plans must fit it
         return "".join(f.text for f in functions), runtime_units(name for f in functions for name, _ in f.calls)
     verify_kernel(kernel)
-    return print_kernel(kernel, C, name), []
+    return print_kernel(kernel, name), []
 
 
 def run(case: Case, library: ctypes.CDLL, share: bool = False) -> list[np.ndarray]:

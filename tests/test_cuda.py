@@ -42,7 +42,7 @@ from hloc.targets.cuda.costs.loop_choice import candidates, chosen_form, every
 from hloc.targets.cuda.gpus import GPUS, gpu_named
 from hloc.targets.cuda.loops.index_width import fits
 from hloc.targets.cuda.loops.kernels import kernel_source
-from hloc.targets.cuda.loops.teams import Total, team_kernel
+from hloc.targets.cuda.loops.teams import Total, by_teams
 from hloc.targets.cuda.sources import make_sources
 from hloc.targets.cuda.target import cuda_target
 
@@ -203,8 +203,8 @@ BODIES = {
 def test_sums_of_rows(name, backwards, monkeypatch):
     body, factor = BODIES[name]
     kernel = row_sums(body)
-    team = team_kernel(kernel, 128, 1, H100)
-    assert any(isinstance(s, Total) for s in walk(team.body))
+    form = by_teams(kernel, 128, 128)
+    assert any(isinstance(s, Total) for s in walk(form.body))
     x = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
     (out,) = run_kernel(kernel, [x], monkeypatch, backwards)
     np.testing.assert_allclose(out, factor * x.sum(1), rtol=1e-4, atol=1e-4)
@@ -232,7 +232,7 @@ def test_running_totals_stay_serial(monkeypatch):
     buffers = (Buffer("x", "f32", 1500), Buffer("out", "f32", 1500, "write"))
     kernel = Kernel("scan", buffers, (For("i", 5, PARALLEL, body),))
     with pytest.raises(Refused, match="independent iterations"):
-        team_kernel(kernel, 32, 8, H100)
+        by_teams(kernel, 32, 256)
     x = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
     (out,) = run_kernel(kernel, [x], monkeypatch)
     np.testing.assert_allclose(out.reshape(5, 300), np.cumsum(x, 1), rtol=1e-4, atol=1e-4)

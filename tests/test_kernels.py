@@ -54,7 +54,10 @@ from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes
 from hloc.targets.cpu.vector_loops.row_schedules import row_schedules, with_row_nests
 from hloc.targets.cpu.vector_loops.specialization import specialization
 from hloc.targets.cpu.vector_loops.ssa_conversion import ssa_conversion
-from hloc.targets.printer import CUDA, C, escaped, print_kernel
+from hloc.targets.cuda.gpus import GPUS
+from hloc.targets.cuda.loops.kernels import kernel_source
+from hloc.targets.cuda.loops.teams import by_threads
+from hloc.targets.printer import escaped, print_kernel
 from hloc.text import parse_module
 
 DATA = Path(__file__).parent.parent / "testdata"
@@ -153,7 +156,7 @@ def test_rows_that_end_in_a_reduce_are_not_loops_in_loops():
 def test_copies_of_rows_to_columns_are_calls(text, calls):
     """By way of a tile."""
     kernel = lower(parse_module(f"HloModule m ENTRY e {{ {text} }}").entry.root, MACHINE).calls[0].kernel
-    printed = print_kernel(kernel, C, "k", printer=RowPrinter())
+    printed = print_kernel(kernel, "k", printer=RowPrinter())
     assert all(call in printed for call in calls) and printed.count("hloc_transpose_") == bool(calls)
 
 
@@ -182,7 +185,7 @@ def test_complex_numbers_that_are_moved_are_f64(operation, is_whole):
     root = parse_module(f"""ENTRY e {{ x = c64[9,40] parameter(0)  one = c64[] constant((1, -2))
       not = c64[] constant((0, nan))  ROOT r = {operation} }}""").entry.root
     kernel = bitcast_copies(lower(root, MACHINE).calls[0].kernel, MACHINE)
-    printed = print_kernel(kernel, C, "k")
+    printed = print_kernel(kernel, "k")
     assert ("hloc_c64" not in printed and "double" in printed) == is_whole
 
 
@@ -279,7 +282,7 @@ def test_channels_become_planes_pixel_by_pixel():
         if instruction.opcode in ("fusion", "transpose"):
             kernel = row_schedules(lower(instruction, MACHINE).calls[0].kernel, MACHINE)
             stores = sum(isinstance(s, Store) for s in _innermost(kernel.body))
-            is_call = "hloc_transpose_" in print_kernel(kernel, C, "k", RowPrinter())
+            is_call = "hloc_transpose_" in print_kernel(kernel, "k", RowPrinter())
             assert stores == (1 if is_call else instruction.operands[0].shape.dimensions[-1])
             assert is_call == (instruction.opcode == "transpose" and stores == 1)
 
@@ -317,7 +320,7 @@ def test_golden_c(name):
     for instruction in parse_module(text).entry.instructions:
         if instruction.opcode not in ("parameter", "constant", "tuple", "iota"):
             for call in lower(instruction, MACHINE).calls:
-                parts.append(print_kernel(call.kernel, C, f"{instruction.name}_{len(parts)}"))
+                parts.append(print_kernel(call.kernel, f"{instruction.name}_{len(parts)}"))
     path = DATA / "emit" / f"{name}.c"
     if os.environ.get("HLOC_GOLDEN"):
         path.write_text("\n".join(parts), encoding="utf-8")
@@ -395,18 +398,17 @@ def test_truths_become_numbers_in_lanes_of_their_width():
 
 def test_comments_cannot_be_escaped():
     kernel = Kernel("k", (), (), origin=('x = f32[] /* */ int evil; \\\n??/ "',))
-    text = print_kernel(kernel, C, "k").splitlines()[0]
+    text = print_kernel(kernel, "k").splitlines()[0]
     assert text.count("*/") == 1 and "\\" not in text and "??" not in text
     assert escaped("*/") == "* /" and escaped("**//") .count("*/") == 0
 
 
 def test_cuda_says_it_differently():
-    body = For("i0", 8, PARALLEL, (For("i1", 128, VECTOR, (
-        Store("out0", Var("i1", INDEX), Load("in0", Var("i1", INDEX), "f32")),)),))
+    body = For("i0", 1024, PARALLEL, (Store("out0", Var("i0", INDEX), Load("in0", Var("i0", INDEX), "f32")),))
     kernel = Kernel("k", (Buffer("in0", "f32", 1024), Buffer("out0", "f32", 1024, "write")), (body,))
-    text = print_kernel(kernel, CUDA, "k")
-    assert 'extern "C" __global__ void k(const float *in0, float *out0)' in text
-    assert "thread < 1024" in text and "i0 = thread / 128" in text
+    text, _ = kernel_source(by_threads(kernel, 256), "k", GPUS["h100"])
+    assert 'extern "C" __global__ void __launch_bounds__(256) k(const float *in0, float *out0)' in text
+    assert "i0 = blockIdx.x * blockDim.x + threadIdx.x; i0 < 1024" in text
 
 
 @pytest.mark.parametrize("statement, message", [

@@ -148,7 +148,7 @@ def test_compiled_c_does_what_the_interpreter_says(tmp_path, flags):
     kernels, texts = cases(), ['#include "scalar.h"']
     for kernel in kernels:
         verify_kernel(kernel)
-        texts += [*vector_definitions(kernel.body, StatementPrinter(C)), print_kernel(kernel, C, kernel.name)]
+        texts += [*vector_definitions(kernel.body, StatementPrinter(C)), print_kernel(kernel, kernel.name)]
     library = build("\n".join(texts), tmp_path, [*flags, "-Wno-psabi", "-Wno-missing-prototypes"])
     for kernel in kernels:
         for seed in range(6):
@@ -166,7 +166,7 @@ def test_a_wrong_row_is_found(tmp_path):
     kernel = kernel_of("k", "convert", ("u8x16",), "u16x16")
     wrong = [d.replace("pmovzx", "pmovsx").replace("hloc_convert_u8_u16(a[k])", "(hloc_u16)(hloc_s8)a[k]")
              for d in vector_definitions(kernel.body, StatementPrinter(C))]
-    library = build("\n".join(['#include "scalar.h"', *wrong, print_kernel(kernel, C, "k")]), tmp_path,
+    library = build("\n".join(['#include "scalar.h"', *wrong, print_kernel(kernel, "k")]), tmp_path,
                     [*FLAGS, "-Wno-psabi"])
     given, out = np.full(64, 200, np.uint8), np.zeros(16, np.uint16)
     library.k((ctypes.c_void_p * 2)(given.ctypes.data, out.ctypes.data), ctypes.c_long(0), ctypes.c_long(1))

@@ -19,7 +19,7 @@ Rules (hloc/kernels/verify.py checks them)
   "convert", "select" ...); for INDEX the arithmetic of INDEX_OPS. `convert`'s source type is its argument's type;
   between INDEX and s32/s64/u32... `convert` is a plain cast.
 - A kernel body is a list of statements with at most one PARALLEL For, outermost; its iterations are independent.
-  On a CPU the pool splits it, on a GPU its iterations (and those of a VECTOR loop directly inside) are the threads.
+  On a CPU the pool splits it, on a GPU threads or teams of them share its iterations.
 - A VECTOR loop is innermost (or holds only straight-line code and Ifs), its iterations are independent or feed
   accumulators marked as `reassociable`; the C printer puts `omp simd` (with a reduction clause) on it.
 - A type may be a vector (hloc/kernels/vectors.py), like f32x16. Its Load and Store take adjacent elements; an Apply

@@ -124,7 +124,7 @@ class ExpressionPrinter:
             sign, strength = INFIX[expr.op]
         elif expr.op in COMPARISONS and type not in ("c64", "c128"):
             sign, strength = COMPARISONS[expr.op]
-        elif expr.op in PREDICATES and type == "pred":
+        elif expr.op in PREDICATES and type in ("pred", INDEX):
             sign, strength = PREDICATES[expr.op]
         elif expr.op == "negate" and type in ("f32", "f64"):
             text = self.inside(expr.arguments[0], UNARY)

@@ -2,7 +2,7 @@
 
 In: a Kernel (hloc/kernels/ir.py). Out: one function. The differences of C and CUDA C are in a Dialect record.
 
-    print_kernel(kernel, C, "k0_add")
+    print_kernel(kernel, "k0_add")
       void k0_add(void *const *buffers, long begin, long end) {
         const float *in0 = buffers[0];
         ...
@@ -30,7 +30,7 @@ from hloc.targets.vectors import store_text
 class Dialect(NamedTuple):
     """The syntax of one C-family language.
 
-    threads   PARALLEL loops are a grid-stride loop (with the VECTOR loop directly inside), not a range begin..end
+    threads   of a GPU: its kernels are printed by cuda/loops/kernels.py
     atomics   op -> format of an atomic update of an address
     zeroed    Local arrays of up to this many elements, which compilers keep in registers, start as zeros: a
               loop-carried register must have an initial value (docs/gpu.md)
@@ -46,7 +46,7 @@ class Dialect(NamedTuple):
 
 
 C = Dialect("c", threads=False, vector_pragma=True)
-CUDA = Dialect("cuda", threads=True, vector_pragma=False, shared="__shared__", barrier="__syncthreads();",
+CUDA = Dialect("cuda", threads=True, vector_pragma=False, shared="__shared__ __align__(16)", barrier="__syncthreads();",
                atomics=tuple((op, f"hloc_atomic_{op}(&{{0}}, {{1}});")
                              for op in ("add", "minimum", "maximum", "and", "or", "xor")), zeroed=64)
 
@@ -134,27 +134,9 @@ class StatementPrinter(ExpressionPrinter):
         return "".join(clauses)
 
     def parallel(self, s: ir.For, indent: int) -> None:
-        if not self.dialect.threads:
-            self.line(indent, f"for (long {s.name} = begin; {s.name} < end; {s.name}++) {{")
-            self.statements(s.body, indent + 1)
-        else:
-            self.grid(s, indent)
+        self.line(indent, f"for (long {s.name} = begin; {s.name} < end; {s.name}++) {{")
+        self.statements(s.body, indent + 1)
         self.line(indent, "}")
-
-    def grid(self, s: ir.For, indent: int) -> None:
-        """A grid-stride loop, collapsed with a VECTOR loop that is its whole body, so that each thread has one
-        element."""
-        start, step = self.first_thread, self.all_threads
-        inner = s.body[0] if len(s.body) == 1 and isinstance(s.body[0], ir.For) else None
-        if inner is None or inner.kind != ir.VECTOR or not isinstance(inner.extent, int):
-            self.line(indent, f"for ({self.index} {s.name} = {start}; {s.name} < {s.extent}; {s.name} += {step}) {{")
-            self.statements(s.body, indent + 1)
-            return
-        total = s.extent * inner.extent
-        self.line(indent, f"for ({self.index} thread = {start}; thread < {total}; thread += {step}) {{")
-        self.line(indent + 1, f"const {self.index} {s.name} = thread / {inner.extent}, "
-                              f"{inner.name} = thread % {inner.extent};")
-        self.statements(inner.body, indent + 1)
 
     def shared(self, s: ir.Shared, indent: int) -> None:
         self._needs(self.dialect.shared, "shared memory")
@@ -172,16 +154,6 @@ class StatementPrinter(ExpressionPrinter):
         form = dict(self.dialect.atomics).get(s.op, "")
         self._needs(form, f"an atomic {s.op}")
         self.line(indent, form.format(self.expression(place), self.expression(s.value)))
-
-    @property
-    def first_thread(self) -> str:
-        """The number of a thread in the grid."""
-        return f"blockIdx.x * {self.to_index}blockDim.x + threadIdx.x"
-
-    @property
-    def all_threads(self) -> str:
-        """The number of threads of the grid."""
-        return f"{self.to_index}gridDim.x * blockDim.x"
 
     def last(self, s: ir.Last, indent: int) -> None:
         self._needs("", "the last iteration of a group")
@@ -208,20 +180,15 @@ def print_statements(statements: Iterable[ir.Stmt], dialect: Dialect, indent: in
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
-def print_kernel(kernel: ir.Kernel, dialect: Dialect, name: str, printer: StatementPrinter | None = None) -> str:
-    """A whole kernel as a function called `name`. printer: the target's class."""
-    printer = printer or StatementPrinter(dialect)
-    start = kernel_start(kernel.buffers) if dialect.threads else []
-    lines = [*comment(kernel.origin), signature(kernel, dialect, name), *start, *kernel_body(kernel, printer)]
+def print_kernel(kernel: ir.Kernel, name: str, printer: StatementPrinter | None = None) -> str:
+    """A whole kernel as a C function called `name`. printer: the target's class."""
+    lines = [*comment(kernel.origin), signature(name), *kernel_body(kernel, printer or StatementPrinter(C))]
     return "\n".join(lines) + "\n"
 
 
-def signature(kernel: ir.Kernel, dialect: Dialect, name: str) -> str:
+def signature(name: str) -> str:
     """The first line of a kernel's function."""
-    if not dialect.threads:
-        return f"void {name}(void *const *buffers, long begin, long end) {{"
-    parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
-    return f'extern "C" __global__ void {name}({parameters}) {{'
+    return f"void {name}(void *const *buffers, long begin, long end) {{"
 
 
 def kernel_start(buffers: Iterable[ir.Buffer]) -> list[str]:
@@ -232,14 +199,9 @@ def kernel_start(buffers: Iterable[ir.Buffer]) -> list[str]:
 
 def kernel_body(kernel: ir.Kernel, printer: StatementPrinter) -> list[str]:
     """The other lines, which do not depend on its name."""
-    is_ranged = any(isinstance(s, ir.For) and s.kind == ir.PARALLEL for s in kernel.body)
-    if printer.dialect.threads:
-        rest = "if (blockIdx.x != 0 || threadIdx.x != 0) return;"
-    else:
-        rest = "(void)begin, (void)end;"
-        printer.lines.extend(buffer_declarations(kernel.buffers))
-    if not is_ranged:
-        printer.line(1, rest)
+    printer.lines.extend(buffer_declarations(kernel.buffers))
+    if not any(isinstance(s, ir.For) and s.kind == ir.PARALLEL for s in kernel.body):
+        printer.line(1, "(void)begin, (void)end;")
     declare_reductions(kernel, printer)
     printer.statements(kernel.body, 1)
     return [*printer.lines, "}"]
@@ -247,8 +209,6 @@ def kernel_body(kernel: ir.Kernel, printer: StatementPrinter) -> list[str]:
 
 def declare_reductions(kernel: ir.Kernel, printer: StatementPrinter) -> None:
     """OpenMP has no maximum that keeps NaN: declare those that the kernel's VECTOR loops use."""
-    if not printer.dialect.vector_pragma:
-        return
     for op, type in sorted(_own_reductions(kernel.body)):
         joined = printer.call(f"{op}_{type}", "omp_out", "omp_in")
         printer.line(0, f"#pragma omp declare reduction(hloc_{op}_{type} : {c_type(type)} : omp_out = {joined}) "

@@ -29,7 +29,7 @@ from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_
 from hloc.targets.functions import definitions
 from hloc.targets.header_selection import with_needed_sections
 from hloc.targets.inlining import c_name
-from hloc.targets.printer import C, comment, kernel_body, signature
+from hloc.targets.printer import comment, kernel_body, signature
 from hloc.targets.vectors import vector_definitions
 
 # Milliseconds of compilation (unit_costs.py). Starting gcc and reading the headers takes 45: nothing where a core would
@@ -193,7 +193,7 @@ def _printed(kernel: Kernel, name: str) -> tuple[tuple[str, ...], CFunction]:
     printer = RowPrinter()
     body = kernel_body(kernel, printer)
     vectors, called = vector_definitions(kernel.body, printer), definitions(kernel.body, printer)
-    first = (*comment(kernel.origin), signature(kernel, C, name))
+    first = (*comment(kernel.origin), signature(name))
     lines = [*includes(printer.headers), *vectors, *called, *first, *body, ""]
     return (*vectors, *called, *body), c_function(name, lines, printer, headers=printer.headers, origin=kernel.origin,
                                                   vectors=vectors)

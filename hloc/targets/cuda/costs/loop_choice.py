@@ -24,9 +24,10 @@ from hloc.targets.cuda.costs.loop_work import work_within
 from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.work import Work
 from hloc.targets.cuda.loops.cache_read import read_again
-from hloc.targets.cuda.loops.forms import Form, distributed, form_of
+from hloc.targets.cuda.loops.forms import distributed, form_of
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.nest import BLOCK, LANE, LANES, ROW, THREADS, WARP, GridNest, grid_nest_of
+from hloc.targets.cuda.loops.teams import Form
 from hloc.targets.cuda.loops.transposes import across
 from hloc.targets.cuda.loops.vector_accesses import VECTOR_BYTES
 
@@ -38,7 +39,7 @@ NEAR = 1.02                     # times what the bytes take: as quick
 def chosen_form(kernel: ir.Kernel, gpu: Machine, schedule: str = "") -> Form:
     """The Form of a kernel. schedule: by hand; "": the chosen one. Raises Refused for one that does not apply."""
     steps = read_steps(schedule) if schedule else candidates(kernel, gpu)[0].steps
-    return form_of(grid_nest_of(distributed(kernel, gpu)), steps, gpu)
+    return form_of(grid_nest_of(distributed(kernel, gpu)), steps)
 
 
 def candidates(kernel: ir.Kernel, gpu: Machine) -> list[Candidate]:
@@ -55,7 +56,7 @@ def every(kernel: ir.Kernel, gpu: Machine) -> list[tuple[Step, ...]]:
     nest, found = grid_nest_of(distributed(kernel, gpu)), list[tuple[Step, ...]]()
     for steps in (steps for rule in _rules(nest) for options in rule for steps in options):
         with suppress(Refused):
-            form_of(nest, steps, gpu)
+            form_of(nest, steps)
             found.append(steps)
     return found
 
@@ -67,7 +68,7 @@ def _candidates(kernel: ir.Kernel, gpu: Machine) -> tuple[Candidate, ...]:
     for rule in _rules(nest):
         for options in rule:
             try:
-                steps, form = _first(nest, options, gpu)
+                steps, form = _first(nest, options)
             except Refused as error:
                 refused = str(error)
                 continue
@@ -88,12 +89,12 @@ def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda one: one.cycles))
 
 
-def _first(nest: GridNest, options: Iterable[tuple[Step, ...]], gpu: Machine) -> tuple[tuple[Step, ...], Form]:
+def _first(nest: GridNest, options: Iterable[tuple[Step, ...]]) -> tuple[tuple[Step, ...], Form]:
     """The first of these schedules that applies. Raises Refused if none does, for the reason of the last."""
     reason = Refused("no schedule")
     for steps in options:
         try:
-            return steps, form_of(nest, steps, gpu)
+            return steps, form_of(nest, steps)
         except Refused as error:
             reason = error
     raise reason

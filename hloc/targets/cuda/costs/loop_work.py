@@ -23,11 +23,12 @@ from hloc.targets.cuda.costs.model import estimate
 from hloc.targets.cuda.costs.sizes import is_choice
 from hloc.targets.cuda.costs.work import WARP, Work
 from hloc.targets.cuda.loops.cache_read import registers
-from hloc.targets.cuda.loops.forms import Form, geometry_of
-from hloc.targets.cuda.loops.kernels import AT_ONCE, USUALLY_UNROLLED, VECTORS_AT_ONCE, in_flight
-from hloc.targets.cuda.loops.rows import Own, Scan, Spread
-from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Total
+from hloc.targets.cuda.loops.forms import geometry_of
+from hloc.targets.cuda.loops.kernels import VECTORS_AT_ONCE, in_flight
+from hloc.targets.cuda.loops.rows import Own, Scan, Spread, bytes_of
+from hloc.targets.cuda.loops.teams import FIRST_LANE, LOOKED_AT, Form, Total
 
+USUALLY_UNROLLED = 4                # iterations that compilers unroll by default
 UNKNOWN_TRIPS = 16                  # assumed for loops whose trip count is computed
 FEW_LOADS = 4                       # most loads per iteration of loops with a large unroll factor
 TOGETHER, TOGETHER_OF_MANY = 32, 8  # loads of a thread in flight together, if iterations have few, or many
@@ -71,15 +72,13 @@ class _Count:
         body: tuple[ir.Stmt, ...] = loop.body if loop else kernel.body
         counters: tuple[tuple[str, int], ...] = ((loop.name, loop.trip_count),) if loop else ()
         before = tuple(s for s in kernel.body if s is not loop) if loop else ()
-        if form.team:
-            body, before = form.team.body, form.team.before
-            self.threads = Threads(blocks, threads, form.team.rows, form.team.teams, form.team.threads, counters)
+        of_rows = form.lanes > 0 and not form.tiled
+        if of_rows:
+            body, before = form.body, form.before
+            self.threads = Threads(blocks, threads, form.rows, form.teams, form.lanes, counters)
         else:
-            inner = loop.body[0] if loop and len(loop.body) == 1 else None
-            if isinstance(inner, ir.For) and inner.kind == ir.VECTOR and isinstance(inner.extent, int):
-                counters, body = (*counters, (inner.name, inner.extent)), inner.body
             self.threads = Threads(blocks, threads, math.prod(n for _, n in counters), threads, 1, counters)
-        arrays = [s for s in walk(body) if isinstance(s, ir.Local) and s.size <= LARGEST_UNROLLED] if form.team else []
+        arrays = [s for s in walk(body) if isinstance(s, ir.Local) and s.size <= LARGEST_UNROLLED] if of_rows else []
         self.in_registers = {s.name for s in arrays}
         held = sum(registers(s.type, s.size, 1) for s in arrays)
         self.registers = max(REGISTERS, round(BESIDE_ARRAYS + OF_ARRAYS * held))
@@ -89,7 +88,7 @@ class _Count:
     def work(self, moves: bool = True) -> Work:
         """The counts, for all threads. moves: with the bytes that are moved."""
         form, threads = self.form, self.threads
-        memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, bool(form.tiling),
+        memory, traffic, sectors = memory_of(self.accesses, self.buffers, self.lets, threads, form.tiled,
                                              self.gpu) if moves else (0.0, 0.0, 0.0)
         counts, units = {**self.counts, "sector": sectors}, threads.units_of_one
         counts["alu"] = counts.get("alu", 0) + counts.pop("index", 0) / (form.vectors.width if form.vectors else 1)
@@ -98,9 +97,9 @@ class _Count:
             width, together = form.vectors.width, len(form.vectors.loads) + len(form.vectors.stores)
             counts["access"] *= 1 - min(1, together / max(1, len(self.accesses))) * (1 - 1 / width)
             rounds = math.ceil(units / width) * max(1, self.rounds)
-        if form.tiling:
-            rounds, uneven = 2 * math.ceil(form.tiling.tiles / threads.blocks), 1
-            shared, width = form.tiling.shared, form.tiling.width
+        if form.tiled:
+            rounds, uneven, packs = 2 * math.ceil(form.rows / threads.blocks), 1, form.body[-1].packs
+            shared, width = sum(bytes_of(s) for s in form.body if isinstance(s, ir.Shared)), packs.width if packs else 1
             counts["access"] *= 2 if width == 1 else (1 + 3 / width) / 2      # only loads from the tile are of elements
         return Work(threads.blocks, threads.threads, self.registers, shared, memory, traffic, counts,
                     rounds=float(rounds), uneven=float(uneven), syncs=float(self.syncs * units), after=self.joining)
@@ -255,10 +254,9 @@ class _Count:
             return math.ceil(steps / VECTORS_AT_ONCE) * max(1, rounds)
         together = TOGETHER if len(loads) * slots <= FEW_LOADS else TOGETHER_OF_MANY
         if isinstance(s, Spread):
-            width = min(ELEMENT_TYPES[p.type].bytes for p in loads)
             own = s.packs
             vectors = in_flight(own) * own.width if own and own.loads else 2
-            together = max(USUALLY_UNROLLED, s.slots, AT_ONCE // width, vectors) * len(loads)
+            together = max(USUALLY_UNROLLED, s.slots, vectors) * len(loads)
         return max(1, math.ceil(steps * slots * len(loads) / together)) * max(1, rounds)
 
     def scan(self, s: Scan, scope: Scope) -> float:

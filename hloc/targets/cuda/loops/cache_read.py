@@ -24,7 +24,6 @@ from hloc.kernels.walks import (
     expressions,
     loads,
     parts,
-    replaced,
     walk,
     with_all_expressions,
     with_values,
@@ -49,17 +48,17 @@ def with_cache_read(kernel: ir.Kernel, lanes: int, buffers: tuple[str, ...]) -> 
 @lru_cache(maxsize=32)
 def _with_kept(kernel: ir.Kernel, buffers: tuple[str, ...]) -> tuple[ir.Kernel, list[ir.Local]]:
     """The kernel with kept rows of these buffers, and the arrays of its rows. Raises Refused."""
-    row, places = parallel_loop(kernel), _Places(kernel)
-    kept = {place: loops for place, loops in places.shared().items() if place.load.buffer in buffers}
+    row, kept = parallel_loop(kernel), {place: reads for place, reads in _shared(kernel).items()
+                                        if place.load.buffer in buffers}
     if missing := set(buffers) - {place.load.buffer for place in kept}:
         raise Refused(f"read once, or at other places: {', '.join(missing)}")
     arrays = {place: ir.Local(f"cached{n}", place.load.type, place.extent) for n, place in enumerate(kept)}
     body: list[ir.Stmt] = [*arrays.values()]
-    for s in places.body:
-        if first := {place: arrays[place] for place, loops in kept.items() if s is loops[0]}:
+    for s in row.body if row else kernel.body:
+        if first := {place: arrays[place] for place, reads in kept.items() if reads[0].loop is s}:
             body.append(_copies(first))
-        own = {place: arrays[place] for place, loops in kept.items() if any(s is loop for loop in loops)}
-        body.append(places.replaced(s, own) if isinstance(s, ir.For) and own else s)
+        own = {read.load: arrays[place] for place, reads in kept.items() for read in reads if read.loop is s}
+        body.append(_reading(s, own) if isinstance(s, ir.For) and own else s)
     changed = tuple(s._replace(body=tuple(body)) if s is row else s for s in kernel.body) if row else tuple(body)
     return kernel._replace(body=changed), [s for s in body if isinstance(s, ir.Local)]
 
@@ -72,9 +71,16 @@ def _copies(arrays: Mapping[Place, ir.Local]) -> ir.For:
         ir.Store(array.name, counter, with_values(place.load, {COUNTER: counter})) for place, array in arrays.items()))
 
 
+def _reading(loop: ir.For, arrays: Mapping[ir.Load, ir.Local]) -> ir.For:
+    """The loop, which reads these arrays in the place of memory."""
+    counter = ir.Var(loop.name, ir.INDEX)
+    values = {load: ir.Load(array.name, counter, load.type) for load, array in arrays.items()}
+    return loop._replace(body=with_all_expressions(loop.body, lambda e: with_values(e, values)))
+
+
 def read_again(kernel: ir.Kernel) -> list[str]:
     """The buffers that several loops of a row read at the same positions, those that most read first."""
-    found = sorted(_Places(kernel).shared().items(), key=lambda one: -len(one[1]))
+    found = sorted(_shared(kernel).items(), key=lambda one: -len(one[1]))
     return list(dict.fromkeys(place.load.buffer for place, _ in found))
 
 
@@ -90,52 +96,36 @@ class Place(NamedTuple):
     extent: int
 
 
-class _Places:
-    """The places that the loops of a row read, whatever their counters are called."""
+class Read(NamedTuple):
+    """A load in a loop of a row."""
 
-    def __init__(self, kernel: ir.Kernel) -> None:
-        row, everything = parallel_loop(kernel), walk(kernel.body)
-        self.body, self.known = row.body if row else kernel.body, forms(kernel.body)
-        written = {s.buffer for s in everything if isinstance(s, (ir.Store, ir.Atomic))}
-        self.readable = {b.name for b in kernel.buffers} - written
-        changing = {s.name: s for s in everything if isinstance(s, ir.Mutable)}
-        self.varying = {s.name: {*defined(s.body), *changing} for s in self.body if isinstance(s, ir.For)}
-        self.loops = [s for s in self.body
-                      if isinstance(s, ir.For) and s.kind == ir.VECTOR and isinstance(s.extent, int)
-                      and all(changing[n].reassociable for n in assigned(s.body) & changing.keys())]
-        self.found: dict[tuple[ir.Load, str], Place | None] = {}
+    loop: ir.For
+    load: ir.Load
 
-    def of(self, load: ir.Load, loop: ir.For) -> Place | None:
-        """The place that a loop reads, or None if its position is not an affine form of the row and the counter."""
-        key = load, loop.name
-        if key not in self.found:
-            form = affine(load.position, self.known)
+
+def _shared(kernel: ir.Kernel) -> dict[Place, list[Read]]:
+    """The places that several loops of a row read, whatever their counters are called, with these. The first one reads
+    its place unconditionally; earlier loops of the row still read memory."""
+    row, everything, found = parallel_loop(kernel), walk(kernel.body), dict[Place, list[Read]]()
+    written = {s.buffer for s in everything if isinstance(s, (ir.Store, ir.Atomic))}
+    readable, known = {b.name for b in kernel.buffers} - written, forms(kernel.body)
+    changing = {s.name: s for s in everything if isinstance(s, ir.Mutable)}
+    for loop in row.body if row else kernel.body:
+        if not isinstance(loop, ir.For) or loop.kind != ir.VECTOR or not isinstance(loop.extent, int) \
+                or not all(changing[n].reassociable for n in assigned(loop.body) & changing.keys()):
+            continue
+        varying, always = {*defined(loop.body), *changing}, set(unconditional(
+            e for s in loop.body for e in expressions(s)))
+        for load in dict.fromkeys(loads(loop.body)):
+            form = affine(load.position, known)
             step, start = factor_of(form, loop.name), without(form, loop.name)
             factors = factors_of(start)
-            is_plain = load.buffer in self.readable and step and factors is not None \
-                and not self.varying[loop.name] & factors.keys()
-            self.found[key] = Place(load._replace(position=plus(start, COUNTER, step)), loop.trip_count) \
-                if is_plain else None
-        return self.found[key]
-
-    def shared(self) -> dict[Place, list[ir.For]]:
-        """Places that several loops read, with these, of which the first one reads its place unconditionally; earlier
-        loops of the row still read memory."""
-        found: dict[Place, list[ir.For]] = {}
-        for loop in self.loops:
-            always = {self.of(p, loop) for s in loop.body for p in unconditional(expressions(s))}
-            for place in dict.fromkeys(self.of(p, loop) for p in loads(loop.body)):
-                if place is not None and (place in found or place in always):
-                    found.setdefault(place, []).append(loop)
-        return {place: loops for place, loops in found.items() if len(loops) > 1}
-
-    def replaced(self, loop: ir.For, arrays: Mapping[Place, ir.Local]) -> ir.For:
-        """The loop, which reads these places from their arrays."""
-        def change(e: ir.Expr) -> ir.Expr | None:
-            place = self.of(e, loop) if isinstance(e, ir.Load) else None
-            array = arrays.get(place) if place else None
-            return ir.Load(array.name, ir.Var(loop.name, ir.INDEX), e.type) if array else None
-        return loop._replace(body=with_all_expressions(loop.body, lambda e: replaced(e, change)))
+            if load.buffer not in readable or not step or factors is None or varying & factors.keys():
+                continue
+            place = Place(load._replace(position=plus(start, COUNTER, step)), loop.extent)
+            if place in found or load in always:
+                found.setdefault(place, []).append(Read(loop, load))
+    return {place: reads for place, reads in found.items() if any(r.loop is not reads[0].loop for r in reads)}
 
 
 def unconditional(roots: Iterable[ir.Expr]) -> Iterable[ir.Load]:

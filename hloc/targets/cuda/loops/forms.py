@@ -13,18 +13,15 @@ axes are bound says what is printed:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hloc.kernels import ir
 from hloc.kernels.ir import SERIAL, VECTOR
 from hloc.kernels.schedule.steps import Refused, Step, apply_steps
-from hloc.kernels.walks import walk
 from hloc.machine import Machine
 from hloc.targets.cuda.container import Geometry
-from hloc.targets.cuda.loops import transposes
 from hloc.targets.cuda.loops.cache_read import with_cache_read
 from hloc.targets.cuda.loops.fast_division import with_fast_division
-from hloc.targets.cuda.loops.iteration_space import Space, elements_of, parallel_loop
+from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.nest import (
     BLOCK,
     GRID_STEPS,
@@ -34,11 +31,11 @@ from hloc.targets.cuda.loops.nest import (
     WARP,
     GridNest,
 )
-from hloc.targets.cuda.loops.printing import Packs
+from hloc.targets.cuda.loops.rows import Spread
 from hloc.targets.cuda.loops.scatters import with_shared_scatters
-from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, TeamKernel, refuse_threads, team_kernel
-from hloc.targets.cuda.loops.transposes import Tiling, tiling_of
-from hloc.targets.cuda.loops.vector_accesses import packs_of_space, with_vectors
+from hloc.targets.cuda.loops.teams import BLOCKS_PER_SM, Form, by_teams, by_threads
+from hloc.targets.cuda.loops.transposes import tiled_form
+from hloc.targets.cuda.loops.vector_accesses import by_vectors, with_vectors
 from hloc.targets.functions import with_calls
 
 MOST_INLINED = 32                       # functions of a kernel: ptxas takes 11 ms for each
@@ -49,43 +46,16 @@ def distributed(kernel: ir.Kernel, gpu: Machine) -> ir.Kernel:
     return with_shared_scatters(with_fast_division(with_calls(kernel, MOST_INLINED)), gpu)
 
 
-class Form(NamedTuple):
-    """A kernel of distributed() by tiles, by vectors or by teams; else a thread per iteration. threads: of a block;
-    space: of a pointwise kernel."""
-
-    kernel: ir.Kernel
-    threads: int
-    space: Space | None = None
-    tiling: Tiling | None = None
-    vectors: Packs | None = None
-    team: TeamKernel | None = None
-
-    @property
-    def iterations(self) -> int:
-        """What blocks share: tiles, vectors, rows of teams, or iterations."""
-        loop = parallel_loop(self.kernel)
-        return self.tiling.tiles if self.tiling else self.team.rows if self.team else \
-            (elements_of(loop) if loop else 1) // (self.vectors.width if self.vectors else 1)
-
-
-def form_of(nest: GridNest, steps: Sequence[Step], gpu: Machine) -> Form:
+def form_of(nest: GridNest, steps: Sequence[Step]) -> Form:
     """The form of a kernel of distributed(), whose nest this is, with a schedule. Raises Refused."""
     nest = apply_steps(nest, steps, GRID_STEPS)
-    return _by_elements(nest) if nest.space else _by_rows(nest, gpu)
+    return _by_elements(nest) if nest.space else _by_rows(nest)
 
 
 def geometry_of(form: Form, name: str, gpu: Machine) -> Geometry:
     """The launch geometry: threads for everything, up to a few blocks per SM; loops cover what is left."""
-    team, threads, most = form.team, form.threads, BLOCKS_PER_SM
-    if form.tiling:
-        together, most = 1, transposes.BLOCKS_PER_SM
-    elif team:
-        together, threads = team.teams, team.threads * team.teams
-    else:
-        together = threads
-        threads = min(threads, -(-max(1, form.iterations) // LANES) * LANES)
-    blocks = max(1, min(-(-form.iterations // together), gpu.cores * most))
-    return Geometry(name, (blocks, 1, 1), (threads, 1, 1))
+    blocks = max(1, min(-(-form.units // form.teams), gpu.cores * BLOCKS_PER_SM))
+    return Geometry(name, (blocks, 1, 1), (form.block, 1, 1))
 
 
 def _by_elements(nest: GridNest) -> Form:
@@ -105,37 +75,31 @@ def _by_elements(nest: GridNest) -> Form:
     if not tiled:
         if nest.cached:
             raise Refused("what threads read by themselves is not cached")
-        packs = packs_of_space(kernel, space, nest.width) if nest.width > 1 else None
-        return Form(kernel, nest.threads, space, vectors=packs)
+        return Form(kernel, nest.threads, 0, (by_vectors(Spread(space.counters, space.body), nest.width, kernel),),
+                    before=space.before)
     if len(tiled) != 2 or tiled[1] != "d0":
         raise Refused("tiles are of d0 and another axis")
-    edge, first = nest.axis(tiled[0] + "i").extent, nest.width
-    for name in ("d0i", "d0io"):
-        first *= next((a.extent or 1 for a in nest.axes if a.name == name), 1)
-    if edge is None or first != edge:
-        raise Refused(f"tiles are squares, not {edge} by {first}")
-    return Form(kernel, nest.threads, space,
-                tiling=tiling_of(kernel, space, tiled[0], edge, nest.width, nest.threads, nest.cached))
+    edge, first = (nest.axis(name).extent or 0 for name in (tiled[0] + "i", "d0io" if nest.width > 1 else "d0i"))
+    if edge != first * nest.width:
+        raise Refused(f"tiles are squares, not {edge} by {first * nest.width}")
+    return tiled_form(kernel, space, tiled[0], edge, nest.width, nest.threads, nest.cached)
 
 
-def _by_rows(nest: GridNest, gpu: Machine) -> Form:
+def _by_rows(nest: GridNest) -> Form:
     """A thread, a warp or a block for each iteration."""
     kernel, loop, kinds = nest.kernel, parallel_loop(nest.kernel), nest.kinds
     rows = {loop.name: kinds.get(loop.name, "")} if loop else {}
     if kinds.get(ROW, SERIAL) == SERIAL and ROW + "o" not in kinds:
-        refuse_threads(kernel)
         _refuse_others(nest, dict.fromkeys(rows, LANE) | ({ROW: SERIAL} if ROW in kinds else {}))
-        return Form(kernel, nest.threads)
+        return by_threads(kernel, nest.threads)
     if not set(rows.values()) <= {WARP, BLOCK}:
         raise Refused(f"lanes share rows of warps or blocks: {nest}")
     _refuse_others(nest, rows | ({ROW: LANE} if nest.width == 1 else {ROW + "o": LANE, ROW + "i": VECTOR}))
-    lanes, teams = (LANES, nest.threads // LANES) if WARP in rows.values() else (nest.threads, 1)
+    lanes = LANES if WARP in rows.values() else nest.threads
     if nest.cached:
         kernel = with_cache_read(kernel, lanes, nest.cached)
-    team = with_vectors(team_kernel(kernel, lanes, teams, gpu), {b.name: b for b in kernel.buffers}, nest.width)
-    if nest.width > 1 and not any(getattr(s, "packs", None) for s in walk(team.body)):
-        raise Refused(f"no loop of a row reads or writes vectors of {nest.width}")
-    return Form(kernel, nest.threads, team=team)
+    form = by_teams(kernel, lanes, nest.threads)
+    return with_vectors(form, nest.width) if nest.width > 1 else form
 
 
 def _refuse_others(nest: GridNest, wanted: dict[str, str]) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from hloc.kernels.affine import LIMIT, Interval, Unknown, look, range_of, small
 from hloc.kernels.ir import INDEX, For, If, Kernel, Last, Let, Mutable, Stmt
 from hloc.kernels.walks import bodies, expressions
-from hloc.targets.cuda.loops.iteration_space import elements_of, parallel_loop
+from hloc.targets.cuda.loops.iteration_space import parallel_loop
 
 
 def fits(kernel: Kernel) -> bool:
     """Whether all INDEX values of the kernel are known to be small."""
     loop = parallel_loop(kernel)
-    if any(b.size >= LIMIT for b in kernel.buffers) or loop and elements_of(loop) >= LIMIT:
+    if any(b.size >= LIMIT for b in kernel.buffers) or loop and loop.trip_count >= LIMIT:
         return False
     try:
         _look_at(kernel.body, {})

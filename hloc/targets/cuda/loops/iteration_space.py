@@ -8,13 +8,22 @@ In: a loop Kernel with one element per iteration. Out: a Space, or None for kern
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hloc.kernels.affine import affine, constant_of, factor_of, factors_of, forms, of_names, without
-from hloc.kernels.indexing import index_apply
-from hloc.kernels.ir import INDEX, PARALLEL, VECTOR, Apply, Const, Expr, For, Kernel, Let, Load, Store, Var
-from hloc.kernels.walks import are_lets_and_stores, loads, stores
+from hloc.kernels.affine import affine, constant_of, factor_of, factors_of, forms, of_names
+from hloc.kernels.indexing import delinearize, floor_divide, modulo, strided, to_expr, variable
+from hloc.kernels.ir import INDEX, PARALLEL, Apply, Const, Expr, For, Kernel, Let, Load, Store, Var
+from hloc.kernels.walks import (
+    are_lets_and_stores,
+    expressions,
+    lets_of,
+    loads,
+    needed,
+    stores,
+    with_expressions,
+    with_values,
+)
 
 
 class Piece(NamedTuple):
@@ -25,17 +34,12 @@ class Piece(NamedTuple):
 
 
 class Space(NamedTuple):
-    """counters: the axes with their extents, the fastest last; body: of an element; loads: those whose positions are
-    affine in the axes; stores: all stores, likewise."""
+    """counters: the axes with their extents, the fastest last; before: names of values that all elements share; body:
+    of an element. Positions that are affine in the axes, as those of all stores are, have no other names."""
 
     counters: tuple[tuple[str, int], ...]
+    before: tuple[Let, ...]
     body: tuple[Let | Store, ...]
-    loads: dict[Load, Expr]
-    stores: dict[Store, Expr]
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.sizes.values())
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -46,16 +50,10 @@ def space_of(kernel: Kernel) -> Space | None:
     """The space of a pointwise kernel. Its axes are what quotients and remainders of the linear index are made of;
     adjacent ones are merged if they are contiguous in all accesses."""
     loop = parallel_loop(kernel)
-    if loop is None or len(kernel.body) > 1:
+    before = lets_of([s for s in kernel.body if s is not loop])
+    if loop is None or before is None or not are_lets_and_stores(loop.body):
         return None
-    inner, count = inner_vector(loop), elements_of(loop)
-    body = inner.body if inner else loop.body
-    if not are_lets_and_stores(body):
-        return None
-    pieces = {loop.name: Piece(inner.trip_count if inner else 1, loop.trip_count)}
-    if inner:
-        pieces[inner.name] = Piece(1, inner.trip_count)
-    outside = list(pieces)
+    body, count, pieces = loop.body, loop.trip_count, {loop.name: Piece(1, loop.trip_count)}
     for s in body:
         if isinstance(s, Let) and s.value.type == INDEX and (piece := _piece(s.value, pieces)) is not None:
             pieces[s.name] = piece
@@ -63,7 +61,7 @@ def space_of(kernel: Kernel) -> Space | None:
     if any(b % a for a, b in zip(bounds, bounds[1:])):
         return None
     finest = _axes(bounds)
-    known = forms(body, {name: _form(piece, finest) for name, piece in pieces.items()})
+    known = forms(body, {name: _value(piece, finest) for name, piece in pieces.items()})
     found: list[Load | Store] = [*loads(body), *stores(body)]
     accesses = {a: form for a in found if (factors := factors_of(form := affine(a.position, known))) is not None
                 and factors.keys() <= finest.keys()}
@@ -72,16 +70,17 @@ def space_of(kernel: Kernel) -> Space | None:
     split = [axis for n, axis in enumerate(finest) if not n or any(
         factor_of(form, axis) != factor_of(form, f"d{n - 1}") * finest[f"d{n - 1}"].size for form in accesses.values())]
     axes = _axes([*(finest[axis].divisor for axis in split), count])
-    element, ends = _form(Piece(1, count), axes), {count, *(at.divisor for at in axes.values())}
-    lets = {name: Let(name, _form(p, axes) if {p.divisor, p.divisor * p.size} <= ends
-                      else _part(element, p, count)) for name, p in pieces.items()}
-    moved = {a: of_names({new: factor_of(form, old) for new, old in zip(axes, split)}, constant_of(form))
-             for a, form in accesses.items()}
-    return Space(tuple(reversed([(axis, at.size) for axis, at in axes.items()])),
-                 (*(lets[name] for name in outside),
-                  *(lets[s.name] if isinstance(s, Let) and s.name in lets else s for s in body)),
-                 {a: form for a, form in moved.items() if isinstance(a, Load)},
-                 {a: form for a, form in moved.items() if isinstance(a, Store)})
+    lets = {name: Let(name, _value(piece, axes)) for name, piece in pieces.items()}
+    places = {a: of_names({new: factor_of(form, old) for new, old in zip(axes, split)}, constant_of(form))
+              for a, form in accesses.items()}
+    moved = {a: a._replace(position=place) for a, place in places.items() if isinstance(a, Load)}
+    changed: list[Let | Store] = [lets[loop.name]]
+    for s in body:
+        new = lets.get(s.name, s) if isinstance(s, Let) else s._replace(position=places[s])
+        changed.append(with_expressions(new, lambda e: with_values(e, moved)))
+    used = {s.name for s in needed(changed, [e for s in changed if isinstance(s, Store) for e in expressions(s)])}
+    return Space(tuple(reversed([(axis, at.size) for axis, at in axes.items()])), before,
+                 tuple(s for s in changed if isinstance(s, Store) or s.name in used))
 
 
 def _axes(bounds: list[int]) -> dict[str, Piece]:
@@ -89,42 +88,21 @@ def _axes(bounds: list[int]) -> dict[str, Piece]:
     return {f"d{n}": Piece(a, b // a) for n, (a, b) in enumerate(zip(bounds, bounds[1:]))}
 
 
-def _form(piece: Piece, axes: Mapping[str, Piece]) -> Expr:
-    """A piece that consists of whole axes."""
-    return of_names({axis: at.divisor // piece.divisor for axis, at in axes.items()
-                     if piece.divisor <= at.divisor < piece.divisor * piece.size})
+def _value(piece: Piece, axes: Mapping[str, Piece]) -> Expr:
+    """A piece of the linear index of the elements that have these axes."""
+    element = strided([variable(axis, at.size) for axis, at in axes.items()], [at.divisor for at in axes.values()])
+    return to_expr(modulo(floor_divide(element, piece.divisor), piece.size))
 
 
-def _part(element: Expr, piece: Piece, count: int) -> Expr:
-    """A piece of the linear index of `count` elements."""
-    whole = index_apply("divide", element, Const(piece.divisor, INDEX))
-    is_last = piece.divisor * piece.size == count
-    return whole if is_last else Apply("remainder", (whole, Const(piece.size, INDEX)), INDEX)
+def counters_of(number: str, nest: Sequence[tuple[str, int]]) -> list[Let]:
+    """The counters of a nest of loops, the innermost last, from the number of the iteration."""
+    extents = [n for _, n in nest]
+    places = delinearize(variable(number, math.prod(extents)), extents)
+    return [Let(name, to_expr(place)) for (name, _), place in zip(nest, places)]
 
 
 def parallel_loop(kernel: Kernel) -> For | None:
     return next((s for s in kernel.body if isinstance(s, For) and s.kind == PARALLEL), None)
-
-
-def inner_vector(loop: For) -> For | None:
-    """The VECTOR loop that is the whole body of a PARALLEL one: the printer collapses them."""
-    inner = loop.body[0]
-    is_inner = len(loop.body) == 1 and isinstance(inner, For) and inner.kind == VECTOR and isinstance(inner.extent, int)
-    return inner if is_inner else None      # type: ignore[return-value]    # which is a For
-
-
-def elements_of(loop: For) -> int:
-    """The iterations of a PARALLEL loop, collapsed."""
-    inner = inner_vector(loop)
-    return loop.trip_count * (inner.trip_count if inner else 1)
-
-
-def vectors_along(form: Expr, axis: str, width: int) -> Expr | None:
-    """The position of the first element along an axis, if its vectors are contiguous in memory and aligned."""
-    start = without(form, axis)
-    factors = factors_of(start)
-    is_aligned = factors is not None and not any(n % width for n in (constant_of(start), *factors.values()))
-    return start if is_aligned and factor_of(form, axis) == 1 else None
 
 
 def _piece(value: Expr, pieces: Mapping[str, Piece]) -> Piece | None:

@@ -1,163 +1,204 @@
 """Loop kernels as CUDA C, in the form of their schedules (forms.py).
 
 In: a Form and the GPU. Out: its text and launch geometry. hloc/targets/printer.py prints everything that is the same as
-in C; this file prints the statements that only teams (teams.py) have.
+in C; this file prints the statements of teams, and vectors of adjacent elements:
 
-    kernel_source(form_of(nest, steps, gpu), "k0_reduce_add", gpu)
+    const hloc_pack<float, 4> x0 = *(const hloc_pack<float, 4> *)&in0[d0_first];
+    hloc_pack<float, 4> y0;
+    for (int part = 0; part < 4; part++) { const int d0 = d0_first + part; y0.at[part] = hloc_exp_f32(x0.at[part]); }
+    *(hloc_pack<float, 4> *)&out0[d0_first] = y0;
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import ir
-from hloc.kernels.walks import loads, walk
+from hloc.kernels.indexing import sum_of
+from hloc.kernels.ir import INDEX, Expr, Load, Store, Var
+from hloc.kernels.walks import expressions, parts, walk, with_expressions, with_values
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter, c_type
 from hloc.targets.cuda.container import Geometry
 from hloc.targets.cuda.loops.cache_read import REGISTERS
-from hloc.targets.cuda.loops.forms import Form, geometry_of
+from hloc.targets.cuda.loops.forms import geometry_of
 from hloc.targets.cuda.loops.index_width import fits
+from hloc.targets.cuda.loops.iteration_space import counters_of
 from hloc.targets.cuda.loops.nest import LANES as WARP
 from hloc.targets.cuda.loops.nest import LARGEST_BLOCK
-from hloc.targets.cuda.loops.printing import Counters, LoopPrinter, Packs
-from hloc.targets.cuda.loops.rows import Scan, Spread
-from hloc.targets.cuda.loops.teams import LOOKED_AT, TeamKernel, Total
-from hloc.targets.cuda.loops.transposes import print_tiled
+from hloc.targets.cuda.loops.rows import Packs, Scan, Spread
+from hloc.targets.cuda.loops.teams import LOOKED_AT, SLOT, Form, Total
 from hloc.targets.functions import definitions
-from hloc.targets.printer import CUDA, StatementPrinter, print_kernel
+from hloc.targets.printer import CUDA, StatementPrinter, comment, kernel_start, pointer_type
 
-AT_ONCE, USUALLY_UNROLLED = 16, 4       # bytes that a thread loads at once; iterations that compilers unroll by default
 VECTORS_AT_ONCE = 8                     # iterations of a loop around vectors that are unrolled
 # Bytes of vectors that a thread loads at once, where two iterations load less. The sum of bf16[16384,4096] took 0.94 of
 # the time with 64 in the place of 32 (H200, 2026-11-28).
 IN_FLIGHT = 64
+PART, VECTOR = Var("part", INDEX), Var("vector", INDEX)
+HALVES = ("bf16", "f16")
+Counters = Sequence[tuple[str, int]]
 
 
 def kernel_source(form: Form, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits if that is enough (index_width.py)."""
-    kernel = form.kernel
-    text = _printed(form, name, "int" if fits(kernel) else "long")
-    return "\n".join([*definitions(kernel.body, ExpressionPrinter()), text]), geometry_of(form, name, gpu)
+    printer = LoopPrinter(CUDA, index="int" if fits(form.kernel) else "long", form=form, arrived=f"{name}_arrived")
+    printer.kernel(name)
+    return "\n".join([*definitions(form.kernel.body, ExpressionPrinter()), *printer.lines, ""]), \
+        geometry_of(form, name, gpu)
 
 
-def _printed(form: Form, name: str, index: str) -> str:
-    """The text. index: the C type of positions."""
-    if form.tiling is not None:
-        return print_tiled(form.kernel, form.tiling, name, index)
-    if form.vectors is not None:
-        return print_vectors(form, form.vectors, name, index)
-    if form.team is not None:
-        return print_team_kernel(form, form.team, name, index)
-    return print_kernel(form.kernel, CUDA, name, printer=StatementPrinter(CUDA, index=index))
+def pack_type(type: str, width: int) -> str:
+    return f"hloc_pack<{c_type(type)}, {width}>"
 
 
-def print_vectors(form: Form, packs: Packs, name: str, index: str) -> str:
-    """A pointwise kernel by vectors, as a function called `name`."""
-    assert form.space is not None
-    printer = LoopPrinter(CUDA, index=index, kernel=form.kernel)
-    printer.head(name, form.threads)
-    printer.line(1, f"for ({index} vector = {printer.first_thread}; vector < {form.iterations}; "
-                    f"vector += {printer.all_threads}) {{")
-    printer.vector(packs, form.space.counters, form.space.body, 2)
-    return printer.end(1)
-
-
-def print_team_kernel(form: Form, team: TeamKernel, name: str, index: str) -> str:
-    """A whole kernel for teams, as a function called `name`."""
-    printer = TeamPrinter(CUDA, index=index, kernel=form.kernel, team=team)
-    last = next((s for s in walk(team.body) if isinstance(s, ir.Last)), None)
-    printer.arrived = f"{name}_arrived"
-    block = team.threads * team.teams
-    # without the 1 ptxas spills to fit more blocks into an SM
-    bounds = f"{block}, 1" if block == LARGEST_BLOCK or last is not None else block
-    printer.head(name, bounds, [f"__device__ unsigned {printer.arrived}[{last.groups}];"] if last is not None else [])
-    lane = f"threadIdx.x % {WARP}" if team.threads == WARP else "threadIdx.x"
-    printer.line(1, f"const {index} lane = {lane};")
-    if team.threads > WARP and any(isinstance(s, Total) for s in walk(team.body)):
-        printer.line(1, f"__shared__ unsigned long long totals[{team.threads // WARP}];")
-    printer.statements(team.before, 1)
-    if not team.counter:
-        printer.statements(team.body, 1)
-    else:
-        _rows(printer, team)
-    return printer.end()
-
-
-def _rows(printer: TeamPrinter, team: TeamKernel) -> None:
-    """The loop over the rows of this team."""
-    i, teams = team.counter, f"{team.teams}L" if printer.index == "long" else str(team.teams)
-    if team.once:
-        printer.line(1, f"const {printer.index} {i} = blockIdx.x;")
-        printer.statements(team.body, 1)
-        return
-    start = "blockIdx.x" if team.teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {WARP}"
-    step = "gridDim.x" if team.teams == 1 else f"gridDim.x * {teams}"
-    printer.line(1, f"for ({printer.index} {i} = {start}; {i} < {team.rows}; {i} += {step}) {{")
-    printer.statements(team.body, 2)
-    printer.line(1, "}")
+def rounds_to_half(value: Expr) -> bool:
+    """Whether f32 becomes bf16 or f16, which takes a fourth of the time in pairs (words.cuh)."""
+    return isinstance(value, ir.Apply) and value.op == "convert" and value.type in HALVES and \
+        value.arguments[0].type == "f32"
 
 
 @dataclass
-class TeamPrinter(LoopPrinter):
-    """Prints the statements that the lanes of a team execute together."""
+class LoopPrinter(StatementPrinter):
+    """Prints a loop kernel. arrived: the name of its counters of teams that have finished."""
 
-    team: TeamKernel = field(kw_only=True)
-    arrived: str = field(default="", kw_only=True)
+    form: Form = field(kw_only=True)
+    arrived: str = field(kw_only=True)
+
+    def kernel(self, name: str) -> None:
+        """The whole kernel, as a function called `name`."""
+        form, kernel = self.form, self.form.kernel
+        last = next((s for s in walk(form.body) if isinstance(s, ir.Last)), None)
+        # without the 1 ptxas spills to fit more blocks into an SM
+        bounds = f"{form.block}, 1" if form.block == LARGEST_BLOCK or last is not None else form.block
+        self.lines += comment(kernel.origin)
+        if last is not None:
+            self.line(0, f"__device__ unsigned {self.arrived}[{last.groups}];")
+        parameters = ", ".join(f"{pointer_type(b)}{b.name}" for b in kernel.buffers)
+        self.line(0, f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{')
+        self.lines += kernel_start(kernel.buffers)
+        if form.lanes:
+            self.line(1, f"const {self.index} lane = threadIdx.x{f' % {WARP}' if form.lanes == WARP else ''};")
+        if form.lanes > WARP and any(isinstance(s, Total) for s in walk(form.body)):
+            self.line(1, f"__shared__ unsigned long long totals[{form.lanes // WARP}];")
+        self.statements(form.before, 1)
+        self.rows(form)
+        self.line(0, "}")
+
+    def rows(self, form: Form) -> None:
+        """The loop over the rows of this team; the grid has one row."""
+        i, index = form.counter, self.index
+        if not i:
+            self.statements(form.body, 1)
+            return
+        teams = f"{form.teams}L" if index == "long" else str(form.teams)
+        start = "blockIdx.x" if form.teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {WARP}"
+        step = "gridDim.x" if form.teams == 1 else f"gridDim.x * {teams}"
+        self.line(1, f"for ({index} {i} = {start}; {i} < {form.rows}; {i} += {step}) {{")
+        self.statements(form.body, 2)
+        self.line(1, "}")
 
     def barrier(self, s: ir.Barrier, indent: int) -> None:
-        self.line(indent, "__syncwarp();" if self.team.threads == WARP else "__syncthreads();")
+        self.line(indent, "__syncwarp();" if self.form.lanes == WARP else "__syncthreads();")
 
     def total(self, s: Total, indent: int) -> None:
         type = c_type(s.type)
         joined = self.expression(ir.Apply(s.op, (ir.Var("a", s.type), ir.Var("b", s.type)), s.type))
         join = f"[]({type} a, {type} b) -> {type} {{ return {joined}; }}"
-        if self.team.threads == WARP:
+        if self.form.lanes == WARP:
             self.line(indent, f"{s.name} = hloc_warp_total({s.name}, {join});")
         else:
-            self.line(indent, f"{s.name} = hloc_block_total<{self.team.threads // WARP}>({s.name}, {join}, totals);")
+            self.line(indent, f"{s.name} = hloc_block_total<{self.form.lanes // WARP}>({s.name}, {join}, totals);")
 
     def spread(self, s: Spread, indent: int) -> None:
         """A loop over the lanes, by vectors or elements; the counters of a nest are computed from one linear index."""
-        packs, known = s.packs, constant(s.counters)
-        total = math.prod(n for _, n in known)
-        if packs:
-            depth = self.lanes("vector", total // packs.width, "some", s.slots, in_flight(packs), indent)
-        elif len(s.counters) > 1:
-            depth = self.lanes("point", total, "slot", s.slots, self.unrolled(s), indent)
+        if s.packs:
+            depth = self.dealt(s, "vector", s.iterations, "some", indent)
+            self.vector(s, s.packs, depth)
         else:
-            depth = self.lanes(*s.counters[0], "slot", s.slots, self.unrolled(s), indent)
-        if packs:
-            slot = [f"const {self.index} slot = some * {packs.width} + part;"] if s.slots else []
-            self.vector(packs, known, s.body, depth, slot)
-        else:
-            self.counters(s, depth)
+            is_nest = len(s.counters) != 1
+            depth = self.dealt(s, *(("point", s.iterations) if is_nest else s.counters[0]), SLOT.name, indent)
+            self.statements(counters_of("point", constant(s.counters)) if is_nest else (), depth)
+            self.only(s, {}, depth)
             self.statements(s.body, depth)
         for n in range(depth - 1, indent - 1, -1):
             self.line(n, "}")
 
-    def lanes(self, name: str, extent: int | ir.Expr, number: str, slots: int, unrolled: int, indent: int) -> int:
-        """The head of a loop over the iterations of this lane, and how deep its body is. slots: of arrays of its own,
-        whose loop counts them as `number`, and is unrolled if short, so that these arrays become registers."""
-        threads, limit = self.team.threads, str(extent) if isinstance(extent, int) else f"({self.expression(extent)})"
-        if not slots:
-            steps = min(unrolled, extent // threads) if isinstance(extent, int) else 1
+    def dealt(self, s: Spread, name: str, extent: int | ir.Expr, number: str, indent: int) -> int:
+        """The head of a loop over the iterations of this lane, or of this thread of the grid, and how deep its body is.
+        number: the name of those of a lane that has slots: the loop is unrolled if short, so that its arrays become
+        registers."""
+        lanes, limit = self.form.lanes, str(extent) if isinstance(extent, int) else f"({self.expression(extent)})"
+        if not lanes:
+            first = f"blockIdx.x * {self.to_index}blockDim.x + threadIdx.x"
+            step = f"{self.to_index}gridDim.x * blockDim.x"
+            self.line(indent, f"for ({self.index} {name} = {first}; {name} < {limit}; {name} += {step}) {{")
+            return indent + 1
+        if not s.slots:
+            steps = min(in_flight(s.packs), s.iterations // lanes) if s.packs else 1
             if steps > 1:
                 self.line(indent, f"#pragma unroll {steps}")
-            self.line(indent, f"for ({self.index} {name} = lane; {name} < {limit}; {name} += {threads}) {{")
+            self.line(indent, f"for ({self.index} {name} = lane; {name} < {limit}; {name} += {lanes}) {{")
             return indent + 1
-        slots = -(-extent // threads) if isinstance(extent, int) else slots
+        slots = -(-extent // lanes) if isinstance(extent, int) else s.slots
         if slots <= REGISTERS:
             self.line(indent, "#pragma unroll")
         self.line(indent, f"for ({self.index} {number} = 0; {number} < {slots}; {number}++) {{")
-        self.line(indent + 1, f"const {self.index} {name} = {number} * {threads} + lane;")
-        if extent == slots * threads:
+        self.line(indent + 1, f"const {self.index} {name} = {number} * {lanes} + lane;")
+        if extent == slots * lanes:
             return indent + 1
         self.line(indent + 1, f"if ({name} < {limit}) {{")
         return indent + 2
+
+    def only(self, s: Spread, first: Mapping[Var, Expr], indent: int) -> None:
+        """Iterations that are not inside are left out. first: the value of a counter, if it is not known by its name.
+        """
+        if s.inside is not None:
+            self.line(indent, f"if (!({self.expression(with_values(s.inside, first))})) continue;")
+
+    def vector(self, s: Spread, packs: Packs, indent: int) -> None:
+        """The elements of vector number `vector` of a loop."""
+        (*outer, (name, inner)), width, number = constant(s.counters), packs.width, VECTOR
+        if outer:
+            number = Var(f"{name}_vector", INDEX)
+            self.statements(counters_of("vector", [*outer, (number.name, inner // width)]), indent)
+        first = sum_of([(number, width)], 0)
+        lets = [ir.Let(name, sum_of([(first, 1), (PART, 1)], 0))]
+        if s.slots and any(e == SLOT for i in walk(s.body) for e in parts(expressions(i))):
+            lets.append(ir.Let(SLOT.name, sum_of([(Var("some", INDEX), width), (PART, 1)], 0)))
+        self.only(s, {Var(name, INDEX): first}, indent)
+        self.pack(packs, {Var(name, INDEX): first}, (*lets, *s.body), indent)
+
+    def pack(self, packs: Packs, first: Mapping[Var, Expr], body: Sequence[ir.Stmt], indent: int) -> None:
+        """The elements of one vector. first: the counter, and its value of the first element; body: of element number
+        `part`."""
+        known: dict[Expr, Expr] = {}
+        for n, (load, position) in enumerate(packs.loads.items()):
+            type, place = pack_type(load.type, packs.width), self.expression(with_values(position, first))
+            self.line(indent, f"const {type} x{n} = *(const {type} *)&{load.buffer}[{place}];")
+            known[load] = Load(f"x{n}.at", PART, load.type)
+        stores = list(packs.stores)
+        in_pairs = {s: packs.width > 1 and rounds_to_half(s.value) for s in stores}
+        for n, store in enumerate(stores):
+            self.line(indent, f"float y{n}[{packs.width}];" if in_pairs[store]
+                      else f"{pack_type(store.value.type, packs.width)} y{n};")
+        self.line(indent, "#pragma unroll")
+        self.line(indent, f"for (int part = 0; part < {packs.width}; part++) {{")
+        for statement in body:
+            new = with_expressions(statement, lambda e: with_values(e, known))
+            if isinstance(statement, Store) and isinstance(new, Store) and statement in stores:
+                name, value = f"y{stores.index(statement)}", new.value
+                new = Store(name, PART, value.arguments[0]) if in_pairs[statement] and isinstance(value, ir.Apply) \
+                    else Store(f"{name}.at", PART, value)
+            self.statements([new], indent + 1)
+        self.line(indent, "}")
+        for n, (store, position) in enumerate(packs.stores.items()):
+            type, place = pack_type(store.value.type, packs.width), self.expression(with_values(position, first))
+            rounded = f"hloc_rounded_all_{store.value.type}(y{n})" if in_pairs[store] else f"y{n}"
+            self.line(indent, f"*({type} *)&{store.buffer}[{place}] = {rounded};")
 
     def scan(self, s: Scan, indent: int) -> None:
         """Each lane evaluates the condition of its iterations; a ballot gives the results to all lanes."""
@@ -171,7 +212,7 @@ class TeamPrinter(LoopPrinter):
         self.line(indent + 2, f"const {self.index} update = first + part * {WARP} + lane;")
         self.line(indent + 2, "bool found = false;")
         self.line(indent + 2, f"if (update < {count}) {{")
-        self.counters(s, indent + 3)
+        self.statements(counters_of("update", s.counters), indent + 3)
         self.statements(s.body[:-1], indent + 3)
         self.line(indent + 3, f"found = {self.expression(guard.condition)};")
         self.line(indent + 2, "}")
@@ -179,13 +220,13 @@ class TeamPrinter(LoopPrinter):
         self.line(indent + 1, "}")
         self.line(indent + 1, "for (; left; left &= left - 1) {")
         self.line(indent + 2, f"const {self.index} update = first + __ffsll((long long)left) - 1;")
-        self.counters(s, indent + 2)
+        self.statements(counters_of("update", s.counters), indent + 2)
         self.statements((*s.body[:-1], *guard.then), indent + 2)
         self.line(indent + 1, "}")
         self.line(indent, "}")
 
     def last(self, s: ir.Last, indent: int) -> None:
-        kind = "warp" if self.team.threads == WARP else "block"
+        kind = "warp" if self.form.lanes == WARP else "block"
         place = f"&{self.arrived}[{self.expression(s.position)}]"
         self.line(indent, f"if (hloc_last_{kind}({place}, {s.count})) {{")
         self.statements(s.body, indent + 1)
@@ -199,23 +240,8 @@ class TeamPrinter(LoopPrinter):
             self.line(indent, f"#pragma unroll {min(s.extent, VECTORS_AT_ONCE)}")
         super().loop(s, indent)
 
-    def unrolled(self, s: Spread) -> int:
-        """How many iterations are unrolled: enough that their loads in flight are AT_ONCE bytes, also for narrow types;
-        1: as many as compilers do."""
-        if any(isinstance(inner, (ir.For, ir.While)) for inner in walk(s.body)):
-            return 1
-        widths = [ELEMENT_TYPES[load.type].bytes for load in loads(s.body)]
-        steps = AT_ONCE // min(widths) if widths else 1
-        return steps if steps > USUALLY_UNROLLED else 1
-
-    def counters(self, s: Spread | Scan, indent: int) -> None:
-        """The counters of a nest, computed from the linear index of the iteration."""
-        number = "update" if isinstance(s, Scan) else "point"
-        if len(s.counters) > 1 or isinstance(s, Scan):
-            self.line(indent, self.of_nest(constant(s.counters), number))
-
     WRITERS: ClassVar[dict[type, Callable[..., None]]] = {
-        **LoopPrinter.WRITERS, ir.Barrier: barrier, Total: total, Spread: spread, Scan: scan, ir.Last: last,
+        **StatementPrinter.WRITERS, ir.Barrier: barrier, Total: total, Spread: spread, Scan: scan, ir.Last: last,
         ir.For: loop}
 
 

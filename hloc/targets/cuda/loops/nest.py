@@ -25,7 +25,7 @@ from hloc.kernels import ir
 from hloc.kernels.ir import SERIAL, VECTOR
 from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import walk
-from hloc.targets.cuda.loops.iteration_space import Space, elements_of, inner_vector, parallel_loop, space_of
+from hloc.targets.cuda.loops.iteration_space import Space, parallel_loop, space_of
 
 KINDS = BLOCK, WARP, LANE = "block", "warp", "lane"
 LANES, THREADS, LARGEST_BLOCK = 32, 256, 1024       # of a warp; of a block: usual, at most
@@ -79,9 +79,8 @@ def grid_nest_of(kernel: ir.Kernel) -> GridNest:
     if space is not None:
         return GridNest(kernel, space, tuple(Axis(name, n) for name, n in space.counters))
     loop = parallel_loop(kernel)
-    axes: tuple[Axis, ...] = (Axis(loop.name, elements_of(loop)),) if loop else ()
-    is_collapsed = loop is not None and inner_vector(loop) is not None
-    if not is_collapsed and any(hasattr(s, "body") for s in walk(loop.body if loop else kernel.body)):
+    axes: tuple[Axis, ...] = (Axis(loop.name, loop.trip_count),) if loop else ()
+    if any(hasattr(s, "body") for s in walk(loop.body if loop else kernel.body)):
         axes += (Axis(ROW, None),)
     return GridNest(kernel, None, axes)
 

@@ -9,7 +9,8 @@ fits into registers. Any other Local of a row is in shared memory.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,20 +19,35 @@ from hloc.kernels import ir
 from hloc.kernels.affine import affine, factors_of, flat, forms, injective
 from hloc.kernels.walks import assigned, bodies, defined, expressions, loads, operation, parts, stores, taken_in, walk
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
-from hloc.targets.cuda.loops.printing import Packs
 
 Own = Any      # a statement of the loop IR, or a Spread, Total or Scan; loops, too, hold these before they are printed
 
 
+class Packs(NamedTuple):
+    """Adjacent elements that a thread loads, computes and stores at once. loads, stores: those that are one access to
+    memory, with its position in terms of the counter along the elements, and of names outside of the loop."""
+
+    width: int
+    loads: Mapping[ir.Load, ir.Expr]
+    stores: Mapping[ir.Store, ir.Expr]
+
+
 class Spread(NamedTuple):
     """The loops of `counters` fused into one, with its iterations distributed over the lanes. slots: iterations of one
-    lane, if the body indexes split Local arrays by `slot`; else 0; packs: its vector accesses, if it has any
-    (vector_accesses.py)."""
+    lane, if they are unrolled, as where the body indexes split Local arrays by `slot`; else 0; packs: its vector
+    accesses, if it has any (vector_accesses.py); inside: the condition of those iterations that there are, if not all:
+    the same for a whole vector."""
 
     counters: tuple[tuple[str, int | ir.Expr], ...]
     body: tuple[ir.Stmt, ...]
     slots: int = 0
     packs: Packs | None = None
+    inside: ir.Expr | None = None
+
+    @property
+    def iterations(self) -> int:
+        """The number of vectors, or of elements."""
+        return math.prod(n for _, n in self.counters if isinstance(n, int)) // (self.packs.width if self.packs else 1)
 
 
 class Scan(NamedTuple):
@@ -45,7 +61,7 @@ class Scan(NamedTuple):
 class Rows:
     """A kernel's rows. before: statements around them; body: of one row, named by `counter`; spreads: id of a For ->
     its Spread; loaded: buffers that a row reads; mutables, locals: those that are declared where all lanes run them;
-    places: of the locals: split, shared or private."""
+    places: of the locals: split or shared."""
 
     def __init__(self, kernel: ir.Kernel) -> None:
         loop = parallel_loop(kernel)
@@ -123,13 +139,12 @@ class Rows:
     # -- Local arrays ----------------------------------------------------------------------------------------------
 
     def _places(self) -> dict[str, str]:
-        """Where each Local is. split: over the lanes; private: each lane has an identical copy; shared: one per
-        team."""
+        """Where each Local is. split: over the lanes; shared: one per team."""
         touched, places = [(s, touched_by(s.body)) for s in self.spreads.values()] if self.locals else [], {}
         for name in self.locals:
             spreads = [s for s, names in touched if name in names]
             is_own = all(self._own(name, s) for s in spreads) and not self._at_row_level(name)
-            places[name] = "private" if not spreads else "split" if is_own else "shared"
+            places[name] = "split" if spreads and is_own else "shared"
         return places
 
     def placed(self, place: str) -> list[ir.Local]:

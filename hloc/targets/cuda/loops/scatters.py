@@ -24,10 +24,11 @@ import math
 from collections.abc import Sequence
 
 from hloc.kernels.affine import factors_of, of_names, without
-from hloc.kernels.indexing import delinearize, index_apply, to_expr, variable
+from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, PARALLEL, Apply, Atomic, Const, Expr, For, If, Kernel, Let, Load, Stmt, Store, Var
 from hloc.kernels.walks import expressions, lets_of, parts, walk
 from hloc.machine import Machine
+from hloc.targets.cuda.loops.iteration_space import counters_of
 from hloc.targets.cuda.loops.rows import Own, Scan
 from hloc.targets.cuda.loops.updates import Place, Updates, place_of, updates_of
 
@@ -48,11 +49,9 @@ def with_shared_scatters(kernel: Kernel, gpu: Machine) -> Kernel:
 def _parallel(kernel: Kernel, updates: Updates, name: str, counters: Sequence[tuple[str, int]],
               body: tuple[Own, ...]) -> Kernel:
     """The kernel with one PARALLEL loop for these, the innermost last."""
-    extents = [extent for _, extent in counters]
-    index = delinearize(variable(name, math.prod(extents)), extents)
-    lets = [Let(own, to_expr(i)) for (own, _), i in zip(counters, index)]
     before, inside = ((), updates.fixed) if updates.outer else (updates.fixed, ())
-    return kernel._replace(body=(*before, For(name, math.prod(extents), PARALLEL, (*lets, *inside, *body))))
+    return kernel._replace(body=(*before, For(name, math.prod(n for _, n in counters), PARALLEL,
+                                              (*counters_of(name, counters), *inside, *body))))
 
 
 # -- atomic operations -------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Teams: a kernel whose PARALLEL iterations contain loops runs each iteration on a warp or on a block.
 
-In: a Kernel, and how many lanes a team has. Out: a TeamKernel, or Refused. All lanes of a team run the row's scalar
+In: a Kernel, and how many lanes a team has. Out: a Form, or Refused. All lanes of a team run the row's scalar
 statements, with the same results. Loops whose iterations are independent are distributed over the lanes. The first lane
 does the stores of the whole row. Accumulators are reduced over the lanes by shuffles, in a fixed order.
 
@@ -17,17 +17,16 @@ from hloc.kernels import ir
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.steps import Refused
 from hloc.kernels.walks import assigned, stores, walk, with_all_expressions, with_bodies, with_parts
-from hloc.machine import Machine
 from hloc.targets.cuda.loops.cache_read import REGISTERS, registers
+from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.nest import LANES as WARP
 from hloc.targets.cuda.loops.nest import LARGEST_BLOCK
-from hloc.targets.cuda.loops.rows import Own, Rows, Scan, Spread, bytes_of, rows_of, touched_by
+from hloc.targets.cuda.loops.rows import Own, Packs, Rows, Scan, Spread, bytes_of, rows_of, touched_by
 
 BLOCKS_PER_SM = 16                  # at most; each block then has several rows
 LARGEST_PRIVATE = 16 << 10          # bytes of Local arrays that one thread may have
 STATIC_SHARED = 44 << 10
 LOOKED_AT = 64
-IDEMPOTENT = frozenset(["maximum", "minimum", "and", "or"])
 LANE = ir.Var("lane", ir.INDEX)
 SLOT = ir.Var("slot", ir.INDEX)
 FIRST_LANE = ir.Apply("compare_eq", (LANE, ir.Const(0, ir.INDEX)), "pred")
@@ -41,51 +40,71 @@ class Total(NamedTuple):
     type: str
 
 
-class TeamKernel(NamedTuple):
-    """threads: lanes of a team; teams: per block; rows: PARALLEL iterations; body: of one row, named by `counter`;
-    once: each row has a block of its own."""
+class Form(NamedTuple):
+    """A kernel of distributed() as threads run it: teams share its rows. threads: of a block, at most; lanes: of a
+    team, which is a warp or a block; 0: the grid is the only team, and its body is one Spread; body: of one row, named
+    by `counter`; rows: how many there are; before: statements around them; tiled: rows are tiles (transposes.py)."""
 
+    kernel: ir.Kernel
     threads: int
-    teams: int
-    rows: int
-    counter: str
-    before: tuple[ir.Stmt, ...]
+    lanes: int
     body: tuple[Own, ...]
-    once: bool = False
+    counter: str = ""
+    rows: int = 1
+    before: tuple[ir.Stmt, ...] = ()
+    tiled: bool = False
+
+    @property
+    def units(self) -> int:
+        """What blocks share: rows, or the vectors or elements of the grid."""
+        return self.rows if self.lanes else self.body[0].iterations
+
+    @property
+    def block(self) -> int:
+        """The threads of a block: no more warps than there is work for."""
+        return min(self.threads, -(-max(1, self.units) * max(1, self.lanes) // WARP) * WARP)
+
+    @property
+    def teams(self) -> int:
+        """Teams of a block; of the grid, threads."""
+        return self.block // max(1, self.lanes)
+
+    @property
+    def vectors(self) -> Packs | None:
+        """The vectors of the grid."""
+        return None if self.lanes else self.body[0].packs
 
 
-def team_kernel(kernel: ir.Kernel, lanes: int, teams: int, gpu: Machine) -> TeamKernel:
-    """The kernel for teams of `lanes`, of which a block has `teams`. Raises Refused."""
+def by_threads(kernel: ir.Kernel, threads: int) -> Form:
+    """A thread for each PARALLEL iteration. Raises Refused."""
+    if any(isinstance(s, (Scan, ir.Last)) for s in walk(kernel.body)):
+        raise Refused("lanes find updates, or join results, together")
+    if (size := sum(bytes_of(s) for s in walk(kernel.body) if isinstance(s, ir.Local))) > LARGEST_PRIVATE:
+        raise Refused(f"its arrays take {size >> 10} KiB of each thread: at most {LARGEST_PRIVATE >> 10} are used")
+    loop = parallel_loop(kernel)
+    if loop is None:
+        return Form(kernel, threads, 0, (Spread((), kernel.body),))
+    return Form(kernel, threads, 0, (Spread(((loop.name, loop.trip_count),), loop.body),),
+                before=tuple(s for s in kernel.body if s is not loop))
+
+
+def by_teams(kernel: ir.Kernel, lanes: int, threads: int) -> Form:
+    """Teams of `lanes` for the rows of the kernel, in blocks of so many threads. Raises Refused."""
     rows = rows_of(kernel)
     if not rows.spreads and not rows.scans and not rows.joins:
         raise Refused("no loop of a row has independent iterations")
     if rows.scans and lanes != WARP:
         raise Refused("the lanes of a warp find updates together")
-    if rows.joins and teams > 1:
+    if rows.joins and threads > lanes:
         raise Refused("blocks join their results")
-    if rows.shared_bytes() and (lanes == WARP or teams > 1):
+    if rows.shared_bytes() and (lanes == WARP or threads > lanes):
         raise Refused("a block shares the arrays of a row")
     if lanes < LARGEST_BLOCK and sum(registers(s.type, s.size, lanes) for s in rows.placed("split")) > REGISTERS:
         raise Refused(f"the registers of {lanes} lanes do not hold the arrays of a row")
     if rows.shared_bytes() > STATIC_SHARED:
         raise Refused(f"it needs {rows.shared_bytes() >> 10} KiB of memory per row")
-    _refuse_private(sum(map(bytes_of, rows.placed("private"))))
-    return TeamKernel(lanes, min(teams, max(1, rows.count)), rows.count, rows.counter, rows.before,
-                      tuple(_Team(rows, lanes).row(rows.body, set())),
-                      teams == 1 and rows.count <= BLOCKS_PER_SM * gpu.cores)
-
-
-def refuse_threads(kernel: ir.Kernel) -> None:
-    """Raise Refused where a thread by itself does not run an iteration."""
-    if any(isinstance(s, (Scan, ir.Last)) for s in walk(kernel.body)):
-        raise Refused("lanes find updates, or join results, together")
-    _refuse_private(sum(bytes_of(s) for s in walk(kernel.body) if isinstance(s, ir.Local)))
-
-
-def _refuse_private(size: int) -> None:
-    """Raise Refused for Local arrays of so many bytes in each thread."""
-    if size > LARGEST_PRIVATE:
-        raise Refused(f"its arrays take {size >> 10} KiB of each thread: at most {LARGEST_PRIVATE >> 10} are used")
+    return Form(kernel, threads, lanes, tuple(_Team(rows, lanes).row(rows.body)), rows.counter, rows.count,
+                rows.before)
 
 
 def slots_of(size: int, threads: int) -> int:
@@ -101,51 +120,28 @@ class _Team(NamedTuple):
     rows: Rows
     threads: int
 
-    def row(self, statements: tuple[ir.Stmt, ...], open_sums: set[str]) -> list[ir.Stmt]:
-        """Row-level statements for a team. open_sums: accumulators that an outer loop resets and reduces."""
+    def row(self, statements: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
+        """Row-level statements for a team."""
         done: list[ir.Stmt] = []
-        fresh: set[str] = set()
-        for statement in statements:
-            if isinstance(statement, ir.Mutable) and statement.reassociable \
-                    and statement.initial == identity(statement.reassociable, statement.initial.type):
-                fresh.add(statement.name)
-            if isinstance(statement, ir.For):
-                done += self.loop(statement, open_sums, fresh)
-            elif isinstance(statement, ir.Local):
-                done.append(self.local(statement))
-            elif isinstance(statement, (ir.Store, ir.Atomic)):
-                self.store(statement, done)
+        for s in statements:
+            if isinstance(s, ir.For) and id(s) in self.rows.spreads:
+                done += self.sums(s, self.spread(self.rows.spreads[id(s)]))
+            elif isinstance(s, ir.Local):
+                done.append(self.local(s))
+            elif isinstance(s, (ir.Store, ir.Atomic)):
+                self.store(s, done)
             else:
-                done.append(with_bodies(statement, lambda body: tuple(self.row(body, open_sums))))
+                done.append(with_bodies(s, lambda body: tuple(self.row(body))))
         return _with_single_barriers(done)
 
-    def loop(self, loop: ir.For, open_sums: set[str], fresh: set[str]) -> list[Own]:
-        mutables = self.rows.mutables
-        sums = assigned(loop.body) & mutables.keys()
-        spread = self.rows.spreads.get(id(loop))
-        if spread is None:
-            sums = {n for n in sums if self.rows.only_accumulated(n, loop.body) and self._summed_in_spreads(n, loop)}
-        own = sorted(sums - open_sums)
-        before: list[Own] = [self._reset(n) for n in own
-                             if n not in fresh and mutables[n].reassociable not in IDEMPOTENT]
-        fresh -= sums
-        after: list[Own] = [Total(n, mutables[n].reassociable, mutables[n].initial.type) for n in own]
-        if spread is not None:
-            return [*before, *self.spread(spread), *after]
-        row = tuple(self.row(loop.body, open_sums | sums))
-        return [*before, ir.For(loop.name, loop.extent, ir.SERIAL, row), *after]
-
-    def _summed_in_spreads(self, name: str, loop: ir.For) -> bool:
-        """Whether all updates of an accumulator in this loop are in distributed loops."""
-        level = list(self.rows.row_level(loop.body))
-        return any(id(s) in self.rows.spreads for s in level) \
-            and not any(isinstance(s, ir.Assign) and s.name == name for s in level)
-
-    def _reset(self, name: str) -> ir.Assign:
-        mutable = self.rows.mutables[name]
-        type = mutable.initial.type
-        values = ir.Var(name, type), identity(mutable.reassociable, type)
-        return ir.Assign(name, ir.Apply("select", (FIRST_LANE, *values), type))
+    def sums(self, loop: ir.For, inside: list[Own]) -> list[Own]:
+        """A distributed loop: all lanes but the first begin with the identity of what it accumulates, and all get the
+        total."""
+        own = [s for name, s in self.rows.mutables.items() if name in assigned(loop.body)]
+        resets = [ir.Assign(s.name, ir.Apply("select", (
+            FIRST_LANE, ir.Var(s.name, s.initial.type), identity(s.reassociable, s.initial.type)), s.initial.type))
+            for s in own]
+        return [*resets, *inside, *(Total(s.name, s.reassociable, s.initial.type) for s in own)]
 
     def spread(self, spread: Spread) -> list[Own]:
         """A loop over the lanes, with barriers if other lanes may still read, or will read, what it writes."""
@@ -168,9 +164,6 @@ class _Team(NamedTuple):
 
     def store(self, statement: ir.Store | ir.Atomic, done: list[ir.Stmt]) -> None:
         """A store of the whole row, by the first lane; consecutive stores share their barriers."""
-        if self.rows.places.get(statement.buffer) == "private":
-            done.append(statement)
-            return
         again = statement.buffer in self.rows.loaded
         if done and isinstance(done[-1], ir.If) and done[-1].condition == FIRST_LANE and not again:
             done[-1] = done[-1]._replace(then=(*done[-1].then, statement))

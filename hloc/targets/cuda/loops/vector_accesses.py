@@ -1,8 +1,8 @@
 """Vector accesses: a thread takes several adjacent elements at once, 16 bytes if possible.
 
-In: the Space of a pointwise kernel; or a Spread of teams.py, and the number of lanes. Out: Packs: the vector width, and
-the loads and stores that are one access each; none if that is not possible, or leaves lanes without work. Vectors run
-along the innermost of the loops.
+In: loops that are distributed (Spread, rows.py). Out: the same with Packs: the vector width, and the loads and stores
+that are one access each; Refused, or none, if that is not possible, or leaves lanes without work. Vectors run along the
+innermost of the loops.
 
     for i of 4096 by 256 lanes: s += x[r * 4096 + i]   in bf16
       ->  for vector of 512 by 256 lanes: x0 = 8 of x at r * 4096 + vector * 8; for part of 8: s += x0[part]
@@ -12,93 +12,96 @@ All loops of a row that share split Local arrays use the same width.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 
 from hloc.ir import ELEMENT_TYPES
-from hloc.kernels.affine import affine, factors_of, forms, stays_inside
-from hloc.kernels.ir import Buffer, Expr, For, If, Kernel, Load, Store, While
+from hloc.kernels.affine import affine, constant_of, factor_of, factors_of, forms, stays_inside, without
+from hloc.kernels.ir import Expr, For, If, Kernel, Load, Stmt, Store, While
 from hloc.kernels.schedule.steps import Refused
-from hloc.kernels.walks import defined, expressions, parts, walk, with_all_expressions
+from hloc.kernels.walks import defined, expressions, loads, stores, walk, with_all_expressions
 from hloc.targets.cuda.loops.cache_read import unconditional
-from hloc.targets.cuda.loops.iteration_space import Space, vectors_along
-from hloc.targets.cuda.loops.printing import Packs
-from hloc.targets.cuda.loops.rows import Own, Spread
-from hloc.targets.cuda.loops.teams import TeamKernel
+from hloc.targets.cuda.loops.rows import Own, Packs, Spread
+from hloc.targets.cuda.loops.teams import Form
 
 VECTOR_BYTES = 16               # the most that one access to memory takes
 WIDTHS = (16, 8, 4, 2)
 
 
-# -- of pointwise kernels ----------------------------------------------------------------------------------------------
-
-def packs_of_space(kernel: Kernel, space: Space, width: int) -> Packs:
-    """The vector accesses along the results of a pointwise kernel. Raises Refused where these are no such vectors."""
-    stored = {s: start for s, form in space.stores.items() if (start := vectors_along(form, "d0", width)) is not None}
-    if space.sizes["d0"] % width or len(stored) < len(space.stores):
+def by_vectors(s: Spread, width: int, kernel: Kernel, around: Sequence[Stmt] = ()) -> Spread:
+    """A loop over the elements of a pointwise kernel by vectors along its results; itself for vectors of one element.
+    around: statements around it. Raises Refused where these are no such vectors."""
+    if width == 1:
+        return s
+    packs = Accesses(kernel, (*around, s)).packs(s, width)
+    if len(packs.stores) < len(stores(s.body)):
         raise Refused(f"results are no vectors of {width}")
-    types = [load.type for load in space.loads] + \
-        [b.type for b in kernel.buffers if any(s.buffer == b.name for s in space.stores)]
-    if width * max(ELEMENT_TYPES[t].bytes for t in types) > VECTOR_BYTES:
+    if width * max(_bytes([*packs.loads, *(s.value for s in packs.stores)])) > VECTOR_BYTES:
         raise Refused(f"an access to memory has {VECTOR_BYTES} bytes at most")
-    lengths = {b.name: b.size for b in kernel.buffers}
-    return Packs(width, {load: start for load, form in space.loads.items()
-                         if (start := vectors_along(form, "d0", width)) is not None
-                         and stays_inside(form, lengths[load.buffer], space.sizes)}, stored)
+    return s._replace(packs=packs)
 
 
-# -- of rows -----------------------------------------------------------------------------------------------------------
-
-def with_vectors(team: TeamKernel, buffers: Mapping[str, Buffer], most: int) -> TeamKernel:
-    """The team with the vector accesses of its distributed loops, of at most `most` adjacent elements: as many as the
-    narrowest type allows. Loops that share split arrays have one width."""
-    row, statements, found = _Row(team, buffers), list[Own](walk(team.body)), dict[int, Packs]()
-    spreads = [s for s in statements if isinstance(s, Spread)]
+def with_vectors(form: Form, most: int) -> Form:
+    """A form of teams with the vector accesses of its distributed loops, of at most `most` adjacent elements: as many
+    as the narrowest type allows. Loops that share split arrays have one width. Raises Refused without any."""
+    accesses, found = Accesses(form.kernel, (*form.before, *form.body)), dict[int, Packs]()
+    everything: list[Own] = walk(form.body)
+    spreads = [s for s in everything if isinstance(s, Spread)]
     for group in ([s for s in spreads if s.slots], *([s] for s in spreads if not s.slots)):
-        for width in (n for n in WIDTHS if n <= most and all(row.fits(s, n) for s in group)):
-            packs = [row.packs(s, width) for s in group]
-            if any(p and width * row.narrowest(p) <= VECTOR_BYTES for p in packs):
-                found |= {id(s): p or Packs(width, {}, {}) for s, p in zip(group, packs)}
+        for width in (n for n in WIDTHS if n <= most and all(_fits(s, n, form.lanes) for s in group)):
+            packs = [accesses.packs(s, width) for s in group]
+            if any(width * min(_bytes(p.loads or [s.value for s in p.stores])) <= VECTOR_BYTES
+                   for p in packs if p.loads or p.stores):
+                found |= {id(s): p for s, p in zip(group, packs)}
                 break
 
-    def packed(s: Own) -> Own | None:
-        return s._replace(packs=found.get(id(s))) if isinstance(s, Spread) else None
-    return team._replace(body=with_all_expressions(team.body, lambda e: e, packed))
+    if not found:
+        raise Refused(f"no loop of a row reads or writes vectors of {most}")
+    return form._replace(body=with_all_expressions(
+        form.body, lambda e: e, lambda s: s._replace(packs=found.get(id(s))) if isinstance(s, Spread) else None))
 
 
-class _Row:
-    """The distributed loops of a team's row."""
+def _fits(s: Spread, width: int, lanes: int) -> bool:
+    """Whether a loop consists of such vectors, its lanes have work, and arrays keep their number of slots."""
+    extents = [n for _, n in s.counters if isinstance(n, int)]
+    total = math.prod(extents)
+    is_straight = not any(isinstance(i, (For, If, While)) for i in walk(s.body))
+    if len(extents) < len(s.counters) or extents[-1] % width or not is_straight:
+        return False
+    if not s.slots:
+        return len(extents) == 1 and total // width >= lanes
+    return s.slots % width == 0 and width * -(-total // (width * lanes)) <= s.slots
 
-    def __init__(self, team: TeamKernel, buffers: Mapping[str, Buffer]) -> None:
-        self.lanes, self.buffers, self.known = team.threads, buffers, forms((*team.before, *team.body))
 
-    def fits(self, s: Spread, width: int) -> bool:
-        """Whether a loop consists of such vectors, its lanes have work, and arrays keep their number of slots."""
-        extents = [n for _, n in s.counters if isinstance(n, int)]
-        total = math.prod(extents)
-        is_straight = not any(isinstance(i, (For, If, While)) for i in walk(s.body))
-        if len(extents) < len(s.counters) or total % width or not is_straight:
-            return False
-        if not s.slots:
-            return len(extents) == 1 and total // width >= self.lanes
-        return s.slots % width == 0 and width * -(-total // (width * self.lanes)) <= s.slots
+def _bytes(elements: Iterable[Expr]) -> list[int]:
+    return [ELEMENT_TYPES[e.type].bytes for e in elements]
 
-    def packs(self, s: Spread, width: int) -> Packs | None:
-        """The vector accesses of a loop; None if it has none."""
-        counter, extent = s.counters[-1]
-        assert isinstance(extent, int)                      # as it fits
-        own, written = defined(s.body), {i.buffer for i in s.body if isinstance(i, Store)}
-        again = {p.buffer for i in s.body for p in parts(expressions(i)) if isinstance(p, Load)}
 
-        def place(position: Expr) -> Expr | None:
-            start = vectors_along(affine(position, self.known), counter, width)
-            return start if start is not None and not own & (factors_of(start) or {}).keys() else None
-        loads = {p: start for i in s.body for p in unconditional(expressions(i))
-                 if p.buffer in self.buffers.keys() - written and (start := place(p.position)) is not None}
-        stores = {i: start for i in s.body if isinstance(i, Store) and i.buffer in self.buffers.keys() - again
-                  and (start := place(i.position)) is not None}
-        return Packs(width, loads, stores) if (loads or stores) and extent % width == 0 else None
+class Accesses:
+    """The accesses of the distributed loops of a kernel, among these statements."""
 
-    def narrowest(self, packs: Packs) -> int:
-        """Bytes of the narrowest element of the vector accesses."""
-        types = [load.type for load in packs.loads] or [self.buffers[s.buffer].type for s in packs.stores]
-        return min(ELEMENT_TYPES[t].bytes for t in types)
+    def __init__(self, kernel: Kernel, statements: Sequence[Own]) -> None:
+        everything: list[Own] = walk(statements)
+        self.buffers, self.known = {b.name: b.size for b in kernel.buffers}, forms(statements)
+        self.sizes = {s.name: s.extent for s in (*walk(kernel.body), *everything)
+                      if isinstance(s, For) and isinstance(s.extent, int)}
+        self.sizes |= {name: n for s in everything if isinstance(s, Spread) for name, n in s.counters
+                       if isinstance(n, int)}
+
+    def packs(self, s: Spread, width: int) -> Packs:
+        """The vector accesses of a loop. An array that is read and written has one place."""
+        (counter, extent), own = s.counters[-1], defined(s.body)
+        found: list[Load | Store] = [*loads(s.body), *stores(s.body)]
+        at = {a: affine(a.position, self.known) for a in found}
+        always = {load for i in s.body for load in unconditional(expressions(i))}
+        read, written = ({a.buffer for a in found if isinstance(a, kind)} for kind in (Load, Store))
+
+        def is_vector(a: Load | Store) -> bool:
+            form = at[a]
+            factors = factors_of(without(form, counter))
+            return a.buffer in self.buffers and factors is not None and factor_of(form, counter) == 1 \
+                and not any(n % width for n in (constant_of(form), *factors.values())) and not own & factors.keys() \
+                and (a.buffer not in read & written or all(at[b] == form for b in found if b.buffer == a.buffer)) \
+                and (isinstance(a, Store) or a in always or stays_inside(form, self.buffers[a.buffer], self.sizes))
+        vectors = {a: at[a] for a in found if is_vector(a)} if isinstance(extent, int) and extent % width == 0 else {}
+        return Packs(width, {a: p for a, p in vectors.items() if isinstance(a, Load)},
+                     {a: p for a, p in vectors.items() if isinstance(a, Store)})

@@ -23,7 +23,7 @@ from hloc.ir.narrowing import all_known
 from hloc.kernels.ir import INDEX, SUM, Apply, Buffer, Const, Expr, Let, Load, Prologue, Tile, Var
 from hloc.kernels.walks import expressions, needed, parts, replaced, with_expressions
 from hloc.targets.c_expressions import EXACT_IN_BF16, c_type, expression
-from hloc.targets.cuda.loops.printing import HALVES, rounds_to_half
+from hloc.targets.cuda.loops.kernels import HALVES, rounds_to_half
 from hloc.targets.printer import CUDA, StatementPrinter, comment, pointer_type
 
 VECTOR_BYTES, MOST_LOADED = 16, 64      # bytes that a thread computes at once; of one array loaded for them
