@@ -116,18 +116,18 @@ class LoopPrinter(StatementPrinter):
     def spread(self, s: Spread, indent: int) -> None:
         """A loop over the lanes, by vectors or elements; the counters of a nest are computed from one linear index."""
         if s.packs:
-            depth = self.dealt(s, "vector", s.iterations, "some", indent)
+            depth = self.distributed(s, "vector", s.iterations, "some", indent)
             self.vector(s, s.packs, depth)
         else:
             is_nest = len(s.counters) != 1
-            depth = self.dealt(s, *(("point", s.iterations) if is_nest else s.counters[0]), SLOT.name, indent)
+            depth = self.distributed(s, *(("point", s.iterations) if is_nest else s.counters[0]), SLOT.name, indent)
             self.statements(counters_of("point", constant(s.counters)) if is_nest else (), depth)
             self.only(s, {}, depth)
             self.statements(s.body, depth)
         for n in range(depth - 1, indent - 1, -1):
             self.line(n, "}")
 
-    def dealt(self, s: Spread, name: str, extent: int | ir.Expr, number: str, indent: int) -> int:
+    def distributed(self, s: Spread, name: str, extent: int | ir.Expr, number: str, indent: int) -> int:
         """The head of a loop over the iterations of this lane, or of this thread of the grid, and how deep its body is.
         number: the name of those of a lane that has slots: the loop is unrolled if short, so that its arrays become
         registers."""

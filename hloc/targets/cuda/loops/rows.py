@@ -61,7 +61,7 @@ class Scan(NamedTuple):
 class Rows:
     """A kernel's rows. before: statements around them; body: of one row, named by `counter`; spreads: id of a For ->
     its Spread; loaded: buffers that a row reads; mutables, locals: those that are declared where all lanes run them;
-    places: of the locals: split or shared."""
+    split: locals that are dealt out to the lanes; a team shares the others."""
 
     def __init__(self, kernel: ir.Kernel) -> None:
         loop = parallel_loop(kernel)
@@ -81,7 +81,7 @@ class Rows:
                 self.locals[s.name] = s
             elif isinstance(s, ir.For) and (spread := self._spread(s)) is not None:
                 self.spreads[id(s)] = spread
-        self.places = self._places()
+        self.split = {name for name in self.locals if self._is_split(name)}
 
     def row_level(self, statements: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
         """The statements that all lanes run, outer before inner, in order; of distributed loops, not what is inside."""
@@ -138,21 +138,15 @@ class Rows:
 
     # -- Local arrays ----------------------------------------------------------------------------------------------
 
-    def _places(self) -> dict[str, str]:
-        """Where each Local is. split: over the lanes; shared: one per team."""
-        touched, places = [(s, touched_by(s.body)) for s in self.spreads.values()] if self.locals else [], {}
-        for name in self.locals:
-            spreads = [s for s, names in touched if name in names]
-            is_own = all(self._own(name, s) for s in spreads) and not self._at_row_level(name)
-            places[name] = "split" if spreads and is_own else "shared"
-        return places
+    def _is_split(self, name: str) -> bool:
+        """Whether distributed loops, and nothing else, access an array at the index of their iteration."""
+        spreads = [s for s in self.spreads.values() if name in touched_by(s.body)]
+        return bool(spreads) and all(self._own(name, s) for s in spreads) and not any(
+            name in touched_by((s,)) for s in self.row_level(self.body) if not bodies(s))
 
-    def placed(self, place: str) -> list[ir.Local]:
-        """The Locals there."""
-        return [s for name, s in self.locals.items() if self.places[name] == place]
-
+    @property
     def shared_bytes(self) -> int:
-        return sum(map(bytes_of, self.placed("shared")))
+        return sum(bytes_of(s) for name, s in self.locals.items() if name not in self.split)
 
     def _own(self, name: str, spread: Spread) -> bool:
         """Whether every access in the loop is at the index of its iteration."""
@@ -160,10 +154,6 @@ class Rows:
         positions = [s.position for s in stores(spread.body) if s.buffer == name]
         positions += [load.position for load in loads(spread.body) if load.buffer == name]
         return all(affine(p, self.known) == own for p in positions)
-
-    def _at_row_level(self, name: str) -> bool:
-        return any(name in touched_by((s,)) for s in self.row_level(self.body)
-                   if not bodies(s))
 
 
 @lru_cache(maxsize=32)

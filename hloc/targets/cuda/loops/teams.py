@@ -97,12 +97,13 @@ def by_teams(kernel: ir.Kernel, lanes: int, threads: int) -> Form:
         raise Refused("the lanes of a warp find updates together")
     if rows.joins and threads > lanes:
         raise Refused("blocks join their results")
-    if rows.shared_bytes() and (lanes == WARP or threads > lanes):
+    if rows.shared_bytes and (lanes == WARP or threads > lanes):
         raise Refused("a block shares the arrays of a row")
-    if lanes < LARGEST_BLOCK and sum(registers(s.type, s.size, lanes) for s in rows.placed("split")) > REGISTERS:
+    if lanes < LARGEST_BLOCK and sum(registers(rows.locals[name].type, rows.locals[name].size, lanes)
+                                     for name in rows.split) > REGISTERS:
         raise Refused(f"the registers of {lanes} lanes do not hold the arrays of a row")
-    if rows.shared_bytes() > STATIC_SHARED:
-        raise Refused(f"it needs {rows.shared_bytes() >> 10} KiB of memory per row")
+    if rows.shared_bytes > STATIC_SHARED:
+        raise Refused(f"it needs {rows.shared_bytes >> 10} KiB of memory per row")
     return Form(kernel, threads, lanes, tuple(_Team(rows, lanes).row(rows.body)), rows.counter, rows.count,
                 rows.before)
 
@@ -145,7 +146,7 @@ class _Team(NamedTuple):
 
     def spread(self, spread: Spread) -> list[Own]:
         """A loop over the lanes, with barriers if other lanes may still read, or will read, what it writes."""
-        split = {n for n in touched_by(spread.body) if self.rows.places.get(n) == "split"}
+        split = touched_by(spread.body) & self.rows.split
         slots = max((slots_of(self.rows.locals[n].size, self.threads) for n in split), default=0)
         body = _with_slots(spread.body, split) if split else spread.body
         written = {s.buffer for s in stores(body)} & {*self.rows.buffers, *self.rows.locals} - split
@@ -156,11 +157,8 @@ class _Team(NamedTuple):
             done.append(ir.Barrier())
         return done
 
-    def local(self, statement: ir.Local) -> ir.Local | ir.Shared:
-        place = self.rows.places[statement.name]
-        if place == "shared":
-            return ir.Shared(*statement)
-        return statement._replace(size=slots_of(statement.size, self.threads)) if place == "split" else statement
+    def local(self, s: ir.Local) -> ir.Local | ir.Shared:
+        return s._replace(size=slots_of(s.size, self.threads)) if s.name in self.rows.split else ir.Shared(*s)
 
     def store(self, statement: ir.Store | ir.Atomic, done: list[ir.Stmt]) -> None:
         """A store of the whole row, by the first lane; consecutive stores share their barriers."""

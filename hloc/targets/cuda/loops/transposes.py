@@ -56,7 +56,7 @@ def tiled_form(kernel: Kernel, space: Space, read: str, edge: int, width: int, t
         raise Refused(f"not what is read along {read}: {', '.join(buffers) or 'no buffer'}")
     if 2 * min(space.sizes["d0"], space.sizes[read]) < edge:
         raise Refused("most of a tile would be empty")
-    if edge * edge % (width * threads) or edge // width % tile.together or edge & edge - 1:
+    if edge * edge % (width * threads) or edge // width % tile.adjacent or edge & edge - 1:
         raise Refused(f"{threads} threads share no tile of {edge} by {edge}, {width} elements at once")
     shared = [Shared(f"tile{n}", load.type, edge * edge) for n, load in enumerate(cached)]
     if (size := sum(map(bytes_of, shared))) > LARGEST_SHARED:
@@ -96,19 +96,19 @@ class Tile(NamedTuple):
         return counters_of("work", [(names.get(name, name), n) for name, n in counts.items()])
 
     @property
-    def together(self) -> int:
+    def adjacent(self) -> int:
         """Adjacent vectors of a line that adjacent lanes have."""
         return CHUNKS if self.width > 1 else BANKS
 
     @property
     def chunk(self) -> Expr:
         """The place in a line."""
-        return COLUMN if self.edge == self.together * self.width else \
-            sum_of([(GROUP, self.together * self.width), (COLUMN, 1)], 0)
+        return COLUMN if self.edge == self.adjacent * self.width else \
+            sum_of([(GROUP, self.adjacent * self.width), (COLUMN, 1)], 0)
 
     def each(self, d0: Expr, other: Expr, body: Sequence[Let | Store]) -> Spread:
         """A loop over a tile's elements. d0, other: their places in the tile along d0 and the axis that is read."""
-        edge, width = self.edge, self.together * self.width
+        edge, width = self.edge, self.adjacent * self.width
         lets = [Let(name, sum_of([(number, edge), (place, 1)], 0))
                 for name, number, place in (("d0", ACROSS, d0), (self.read, DOWN, other))]
         inside = [Apply("compare_lt", (let.value, Const(self.sizes[let.name], INDEX)), "pred")
