@@ -93,9 +93,9 @@ class Elements:
         if source is None and (source := self.parameter(instruction)) is not None:
             self.sources[instruction] = source
         if source is not None:
-            return _read(source, index)
-        if any(d == 0 for d in instruction.shape.dimensions):
-            return _nothing(instruction)
+            return _given(source(index))
+        if any(d == 0 for d in instruction.shape.dimensions):                   # never read, only named
+            return _given(Const(0, scalars.computation_type(instruction.shape.element_type)))
         rule = self.rules.get(instruction.opcode)
         if rule is None:
             raise UnsupportedError(f"'{instruction.opcode}' cannot be computed inside a kernel", instruction.span)
@@ -197,15 +197,10 @@ def always(value: Expr) -> Source:
     return lambda index: value
 
 
-def _read(source: Source, index: Indices) -> Steps:
+def _given(value: Expr) -> Steps:
+    """A rule that asks for nothing."""
     yield from ()
-    return source(index)
-
-
-def _nothing(instruction: Instruction) -> Steps:
-    """An element of an array without elements: never read, only named."""
-    yield from ()
-    return Const(0, scalars.computation_type(instruction.shape.element_type))
+    return value
 
 
 def size_of(value: Expr) -> int:
