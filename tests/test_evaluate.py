@@ -180,6 +180,14 @@ def test_collective_for_more_devices_than_there_are():
                          ROOT r = f32[] all-reduce(x), replica_groups={{0,1}}, to_apply=add }""", 1.0)
 
 
+def test_a_device_of_no_group_is_told_which_there_are():
+    text = """add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT r = f32[] add(a, b) }
+              ENTRY e { x = f32[] parameter(0)
+                        ROOT r = f32[] all-reduce(x), replica_groups={{0}}, to_apply=add }"""
+    with pytest.raises(UnsupportedError, match=r"names the devices \[0\], this run has 2 devices"):
+        evaluate_devices(parse_module(text), [[1.0], [2.0]])
+
+
 @pytest.mark.parametrize("text, groups", [
     ("{}", []),
     ("{{0,1},{2,3}}", [[0, 1], [2, 3]]),

@@ -138,7 +138,8 @@ def group_of(evaluator, instruction: Instruction) -> list[int]:
     group = members(evaluator, instruction)
     missing = [d for d in group if d >= evaluator.device.count]
     if missing or evaluator.device.number not in group:
-        raise missing_devices(instruction, group, evaluator.device.count, prod(named_devices([instruction])))
+        shown = group or device_groups(instruction, evaluator.device.replica_count, evaluator.device.partition_count)[0]
+        raise missing_devices(instruction, shown, evaluator.device.count, prod(named_devices([instruction])))
     return group
 
 

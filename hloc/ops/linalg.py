@@ -6,6 +6,7 @@ In: matrices in the last two dimensions, any batch before them. Out: likewise; c
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -147,7 +148,9 @@ def _features(instruction: Instruction, x: np.ndarray):
 def evaluate_batch_norm_training(evaluator, instruction: Instruction, x, scale, offset):
     """(x - mean) / sqrt(variance + epsilon) * scale + offset, and the mean and (biased) variance."""
     axes, along = _features(instruction, x)
-    mean, variance = wide(x).mean(axes), wide(x).var(axes)
+    count = math.prod(x.shape[d] for d in axes)              # none: NaN; numpy.mean would warn
+    mean = wide(x).sum(axes) / np.float64(count)
+    variance = np.square(wide(x) - along(mean)).sum(axes) / np.float64(count)
     normal = (wide(x) - along(mean)) / np.sqrt(along(variance) + instruction.get("epsilon"))
     result = normal * along(scale) + along(offset)
     return result.astype(x.dtype), mean.astype(scale.dtype), variance.astype(scale.dtype)
