@@ -78,7 +78,7 @@ def measured(row: dict) -> Measured:
     """The schedules of a measured module."""
     import hloc
     from hloc.kernels.schedule.cost import cost, row_cost
-    from hloc.kernels.schedule.row_cost import uses_of
+    from hloc.kernels.schedule.row_cost import costed
     from hloc.kernels.schedule.row_nest import RowNest
     from hloc.kernels.schedule.rules import scheduled
     from hloc.kernels.schedule.steps import read_steps
@@ -92,7 +92,7 @@ def measured(row: dict) -> Measured:
     def cost_of(text: str) -> Callable[[dict[str, float]], float]:
         steps = read_steps(text)
         if isinstance(nest, RowNest):
-            return partial(row_cost, uses_of(nest, steps, target.machine))
+            return partial(row_cost, costed(nest, steps, target.machine))
         return partial(cost, scheduled(nest, steps, count()))
     return Measured(row["name"], [(text, cost_of(text), us) for text, us in row["us"].items()])
 

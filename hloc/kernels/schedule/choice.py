@@ -11,12 +11,11 @@ from itertools import count
 from typing import NamedTuple
 
 from hloc.kernels.schedule.cost import constants, cost, row_cost
-from hloc.kernels.schedule.lowering import lower
-from hloc.kernels.schedule.nest import NEST_STEPS, OVERLAP, Nest
-from hloc.kernels.schedule.row_cost import uses_of
+from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.schedule.row_cost import costed
 from hloc.kernels.schedule.row_nest import RowNest
-from hloc.kernels.schedule.rules import rules
-from hloc.kernels.schedule.steps import Refused, Step, apply_steps, steps_text
+from hloc.kernels.schedule.rules import rules, scheduled
+from hloc.kernels.schedule.steps import Refused, Step, steps_text
 from hloc.machine import Machine
 
 TYPICAL = 1000                  # iterations of a loop, where only the run knows them
@@ -42,10 +41,9 @@ def candidates(nest: Nest | RowNest, machine: Machine) -> list[Candidate]:
     key = nest.key, machine
     if key not in _KEPT:
         found = list[Candidate]()
-        for steps, least in sorted(rules(nest, machine), key=lambda rule: rule[1]):
-            if all(least < one.cycles for one in found):
-                with suppress(Refused):
-                    found.append(Candidate(steps, cycles(nest, steps, machine)))
+        for steps in rules(nest, machine):
+            with suppress(Refused):
+                found.append(Candidate(steps, cycles(nest, steps, machine)))
         _KEPT[key] = sorted(found, key=lambda one: one.cycles)
         if len(_KEPT) > MOST_KEPT:
             _KEPT.popitem(last=False)
@@ -54,7 +52,7 @@ def candidates(nest: Nest | RowNest, machine: Machine) -> list[Candidate]:
 
 def chosen(nest: Nest | RowNest, machine: Machine) -> tuple[Step, ...]:
     """The steps of the schedule of a nest; an only one is not costed."""
-    (only, _), *others = rules(nest, machine)
+    only, *others = rules(nest, machine)
     return candidates(nest, machine)[0].steps if others else only
 
 
@@ -62,9 +60,7 @@ def cycles(nest: Nest | RowNest, steps: tuple[Step, ...], machine: Machine) -> f
     """The predicted cycles of a schedule. Raises Refused."""
     known = constants(machine.arch)
     if isinstance(nest, RowNest):
-        return row_cost(uses_of(nest, steps, machine), known)
+        return row_cost(costed(nest, steps, machine), known) / (nest.iterations * nest.times)
     if nest.iterations is None:
         nest = nest._replace(loop=nest.loop._replace(extent=nest.most or TYPICAL))
-    vectors = apply_steps(nest, steps, NEST_STEPS)
-    moved_back = vectors.tail == OVERLAP and (vectors.iterations or 0) % vectors.block > 0
-    return max(cost(lower(vectors, count()), known), known["forwarding"] * (moved_back and nest.in_place))
+    return cost(scheduled(nest, steps, count()), known)

@@ -4,15 +4,16 @@ In: the statements of one iteration of an outer loop, and constants of a CPU. Ou
 
 It is the most of three: the work of the busiest unit (loads, stores, arithmetic, shuffles, division), the operations
 that a CPU issues, and the longest chain of operations that wait for each other; of a chain only a part, if the CPU's
-window holds several iterations. Loads and stores that cross cache lines count more. Bytes from memory are the same for
-all schedules of a nest, and are not counted.
+window holds several iterations. Of loops over rows, which do now this, now that, it is the sum of the work of all units
+and of the chain. Loads and stores that cross cache lines count more. Bytes from memory are the same for all schedules
+of a nest, and are not counted.
 
 Constants are in cpu_costs.json, fitted by benchmarks/fit_cpu_costs.py to measured kernels.
 """
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -51,29 +52,20 @@ def constants(name: str) -> Constants:
 
 def cost(body: Iterable[Stmt], machine: Constants) -> float:
     """Cycles of one iteration of a loop around these statements."""
-    work = work_of(body, machine)
-    return max(busy(work, machine), work.path / held(work, machine["window"]))
-
-
-def work_of(body: Iterable[Stmt], machine: Constants) -> Work:
-    """The work of statements."""
-    return _Counter(machine).work(tuple(body))
-
-
-def busy(work: Work, machine: Constants) -> float:
-    """Cycles for which the units or the issue of operations are busy."""
-    return max(work.operations / machine["issue"],
+    work = _Counter(machine).work(tuple(body))
+    return max(work.operations / machine["issue"], work.path / held(work, machine["window"]),
                *(n / machine[f"{unit}_a_cycle"] for n, unit in zip(work.units, UNITS)))
+
+
+def row_cost(body: Iterable[Stmt], machine: Constants) -> float:
+    """Cycles of loops over rows."""
+    work = _Counter(machine).work(tuple(body))
+    return sum(n * machine[f"row_{unit}"] for unit, n in zip((*UNITS, "path"), (*work.units, work.path)))
 
 
 def held(work: Work, window: float) -> float:
     """The number of iterations that a CPU runs at once."""
     return max(1.0, window / max(1.0, work.operations))
-
-
-def row_cost(uses: Mapping[str, float], machine: Constants) -> float:
-    """The predicted cycles of what a row uses (row_cost.py), of UNITS and others."""
-    return sum(n * machine[f"row_{name}"] for name, n in uses.items())
 
 
 class _Counter:

@@ -1,9 +1,9 @@
 """A file of schedules: what `hloc explain --schedule` prints, and `--schedule FILE` reads.
 
     // k0_reduce_add.0: 77 iterations; 13 schedules, by predicted cycles
-    //     6.7  split(i1,16,overlap) vectorize(i1i,16)
-    //     7.0  split(i1,16,peel) vectorize(i1i,16)
-    k0_reduce_add.0 split(i1,16,overlap) vectorize(i1i,16)
+    //     6.7  vectorize(i1,16)
+    //     7.2  vectorize(i1,8)
+    k0_reduce_add.0 vectorize(i1,16)
 
 A line holds a kernel's C function, the number of one of its loops that have schedules, or r and the number of one over
 rows that are reduced (on a GPU a kernel has one schedule, number 0), and the steps. Text behind // is a comment. Loops

@@ -2,81 +2,73 @@
 
 In: a Nest after its steps. Out: the statements that replace its loop.
 
-    split(i1,16,peel) vectorize(i1i,16)     var t1_a0 = splat:f32x16(f32(0.0))
-                                            serial i1_g < 62 { ... t1_a0 = t1_a0 + ... }
-                                            the last 8 iterations in a vector of 8
-                                            t1 = t1 + ..., lanes joined by halves
+    vectorize(i1,16)     the last 16 of 1000 iterations, the first 8 of which are ignored: var t1_a0 = ...
+                         serial i1_g < 62 { ... t1_a0 = t1_a0 + ... }
+                         t1 = t1 + ..., lanes joined by halves
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from hloc.kernels.indexing import index_apply
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Assign, Const, Expr, For, Let, Mutable, Stmt, Var
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.lanes import ACCUMULATOR, GROUP, PLACE, VALUE, Piece, in_all_lanes, part_name, piece
-from hloc.kernels.schedule.nest import MASK, OVERLAP, Nest
-from hloc.kernels.schedule.steps import Refused
-from hloc.kernels.vectors import bits_of, bytes_of, element_of, is_vector, lanes_of, vector
+from hloc.kernels.schedule.nest import Nest
+from hloc.kernels.vectors import bits_of, bytes_of, element_of, lanes_of, vector
 from hloc.kernels.walks import operation
 
 LEAST_BYTES = 16                # of a register
-MOST_SINGLE = 8                 # iterations without lanes that are written one after the other
 
 
 def lower(nest: Nest, names: Iterator[int]) -> tuple[Stmt, ...]:
-    """The statements of a nest. names: numbers for new names, unique in the kernel. Raises Refused."""
-    if not nest.block:
-        return (nest.loop._replace(kind=SERIAL),)
-    if not nest.has_lanes:
-        raise Refused("the inner axis of a split has lanes")
-    return _Lowering(nest, names).statements()
+    """The statements of a nest. names: numbers for new names, unique in the kernel."""
+    return _Lowering(nest, names).statements() if nest.lanes else (nest.loop._replace(kind=SERIAL),)
 
 
-def enough_bytes(types: Collection[str], lanes: int) -> bool:
-    """Whether vectors of these element types are worth it: half a register, or a whole one if they are converted from
-    one to another (gcc does that lane by lane for less)."""
-    sizes = {bits_of(t) // 8 for t in types}
-    return min(sizes) * lanes >= (LEAST_BYTES if len(sizes) > 1 else LEAST_BYTES // 2)
+def fewest_lanes(nest: Nest) -> int:
+    """The lanes that are worth it: half a register, or a whole one if they are converted from one type to another (gcc
+    does that lane by lane for less)."""
+    sizes = {bits_of(t) // 8 for t in nest.types}
+    return (LEAST_BYTES if len(sizes) > 1 else LEAST_BYTES // 2) // min(sizes)
 
 
 class _Lowering:
     """lanes; copies: vectors of one iteration of the loop, each of which has accumulators of its own.
 
-    totals: of each accumulator, by the number of lanes, what its copies hold; None before anything was taken in.
-    variables: those of them that change."""
+    totals: the variables of each accumulator, one for each copy."""
 
     def __init__(self, nest: Nest, names: Iterator[int]) -> None:
         self.nest, self.names = nest, names
-        self.lanes, self.tail, self.copies = nest.block, nest.tail, nest.copies
+        self.lanes, self.copies = nest.lanes, nest.copies
         self.updates = {s.name: operation(s.value).op for s in nest.loop.body if isinstance(s, Assign)}
-        self.totals: dict[str, dict[int, list[Expr | None]]] = {name: {} for name in self.updates}
-        self.variables: set[str] = set()
+        self.totals: dict[str, list[Var]] = {name: [] for name in self.updates}
         self.out: list[Stmt] = []
 
     def statements(self) -> tuple[Stmt, ...]:
-        if not isinstance(self.nest.loop.extent, int):
-            self.of_unknown_extent(self.nest.loop.extent)
-            return tuple(self.out)
         extent = self.nest.loop.extent
+        if not isinstance(extent, int):
+            self.of_unknown_extent(extent)
+            return tuple(self.out)
         whole, rest = divmod(extent, self.lanes)
         moved_back: Piece | None = None
-        if rest and self.tail == OVERLAP:                     # first: a store may be to what it reads
-            moved_back = self.piece(Const(extent - self.lanes, INDEX), self.lanes)
-            self.take(moved_back, self.lanes, 0, self.lanes - rest)
+        is_moved_back = whole > 0 and (self.nest.reduces or not self.nest.in_place)
+        if rest and is_moved_back:                          # first: a store may be to what it reads
+            moved_back, = self.pieces([Const(extent - self.lanes, INDEX)])
+            self.take(moved_back, 0, self.lanes - rest)
         groups = whole // self.copies
         if groups > 1:
             self.loop(groups)
         done = groups * self.copies if groups > 1 else 0
         for n, made in enumerate(self.pieces(Const(n * self.lanes, INDEX) for n in range(done, whole))):
-            self.take(made, self.lanes, (done + n) % self.copies)
+            self.take(made, (done + n) % self.copies)
             self.out += made.stores
         if moved_back is not None:
             self.out += moved_back.stores
-        elif rest and self.tail == MASK:
-            self.masked(Const(whole * self.lanes, INDEX), Const(rest, INDEX))
+        elif rest and whole:
+            self.shorter(whole * self.lanes, rest)
         elif rest:
-            self.peel(whole * self.lanes, rest)
+            self.masked(Const(0, INDEX), Const(rest, INDEX))
         for name in self.updates:
             self.join(name)
         return tuple(self.out)
@@ -101,20 +93,19 @@ class _Lowering:
 
     def masked(self, start: Expr, count: Expr) -> None:
         """The iterations that fill no vector, in a part of its lanes."""
-        if self.nest.reduces:
-            raise Refused("lanes that are no iterations would be combined")
         made = piece(self.nest, start, self.lanes, self.names, count)
         self.out += [*made.values, *made.stores]
 
-    def piece(self, start: Expr, lanes: int) -> Piece:
-        made = piece(self.nest, start, lanes, self.names)
-        self.out += made.values
-        return made
-
-    def straight(self, start: int, lanes: int) -> None:
-        made = self.piece(Const(start, INDEX), lanes)
-        self.take(made, lanes, 0)
-        self.out += made.stores
+    def shorter(self, start: int, rest: int) -> None:
+        """The iterations that fill no vector, in shorter vectors, and single ones at the end."""
+        lanes = self.lanes
+        while rest:
+            lanes = lanes // 2 if lanes // 2 >= fewest_lanes(self.nest) else 1
+            for _ in range(rest // lanes):
+                made = piece(self.nest, Const(start, INDEX), lanes, self.names)
+                self.out += [*made.values, *made.stores]
+                start += lanes
+            rest %= lanes
 
     def pieces(self, starts: Iterable[Expr]) -> list[Piece]:
         """Several vectors, each of which does a step before the next step begins."""
@@ -122,123 +113,57 @@ class _Lowering:
         self.out += [s for step in zip(*(one.values for one in made)) for s in step]
         return made
 
-    def take(self, made: Piece, lanes: int, copy: int, skipped: int = 0) -> None:
-        """Combine terms with accumulators; those of the first `skipped` lanes are left out."""
+    def take(self, made: Piece, copy: int, skipped: int = 0, before: list[Stmt] | None = None) -> None:
+        """Combine terms with the variables of a copy; those of the first `skipped` lanes are left out. before: the
+        statements in front of the loop, if this is in one."""
         for name, term in made.taken.items():
-            term = in_all_lanes(term, lanes)
+            term = in_all_lanes(term, self.lanes)
+            neutral = Apply("splat", (identity(self.updates[name], vector(element_of(term.type), 1)),), term.type)
             if skipped:
-                neutral = self.neutral(name, term.type)
-                places = tuple(lanes + n if n < skipped else n for n in range(lanes))
+                places = tuple(self.lanes + n if n < skipped else n for n in range(self.lanes))
                 term = Apply("shuffle", (term, neutral), term.type, places)
-            held = self.held(name, lanes, copy)
-            old = held[copy]
-            value = term if old is None else Apply(self.updates[name], (old, term), term.type)
-            if isinstance(old, Var) and old.name in self.variables:
-                self.out.append(Assign(old.name, value))
-            else:
-                held[copy] = self.named(name, value)
-
-    def held(self, name: str, lanes: int, copy: int) -> list[Expr | None]:
-        """What the accumulators of so many lanes hold, up to this copy."""
-        held = self.totals[name].setdefault(lanes, [])
-        held += [None] * (copy + 1 - len(held))
-        return held
-
-    def named(self, name: str, value: Expr) -> Expr:
-        if isinstance(value, Var):
-            return value
-        new = part_name(name, VALUE, self.names)
-        self.out.append(Let(new, value))
-        return Var(new, value.type)
-
-    def neutral(self, name: str, type: str) -> Expr:
-        value = identity(self.updates[name], vector(element_of(type), 1))
-        return Apply("splat", (value,), type) if is_vector(type) else value
+            own, is_first = self.totals[name], copy == len(self.totals[name])
+            if is_first:
+                own.append(Var(part_name(name, ACCUMULATOR, self.names), term.type))
+                begin = Mutable(own[copy].name, term if before is None else neutral)
+                (self.out if before is None else before).append(begin)
+            if not is_first or before is not None:
+                self.out.append(Assign(own[copy].name, Apply(self.updates[name], (own[copy], term), term.type)))
 
     def loop(self, groups: int | Expr) -> None:
         """The loop over groups of vectors."""
         before, self.out = self.out, []
         counter, at = (part_name(self.nest.loop.name, kind, self.names) for kind in (GROUP, PLACE))
         start = Let(at, index_apply("multiply", Var(counter, INDEX), Const(self.lanes * self.copies, INDEX)))
-        begin: list[Mutable] = []
         pieces = self.pieces(index_apply("add", Var(at, INDEX), Const(copy * self.lanes, INDEX))
                              for copy in range(self.copies))
         for copy, made in enumerate(pieces):
-            for name, term in made.taken.items():
-                term = in_all_lanes(term, self.lanes)
-                own = self.variable(name, term.type, copy, begin)
-                self.out.append(Assign(own.name, Apply(self.updates[name], (own, term), term.type)))
+            self.take(made, copy, before=before)
             self.out += made.stores
         body, self.out = (start, *self.out), before
-        self.out += [*begin, For(counter, groups, SERIAL, body)]
-
-    def variable(self, name: str, type: str, copy: int, begin: list[Mutable]) -> Var:
-        """The variable of an accumulator, which begins with what it holds so far."""
-        held = self.held(name, self.lanes, copy)
-        old = held[copy]
-        if isinstance(old, Var) and old.name in self.variables:
-            return old
-        own = Mutable(part_name(name, ACCUMULATOR, self.names), self.neutral(name, type) if old is None else old)
-        begin.append(own)
-        self.variables.add(own.name)
-        held[copy] = Var(own.name, type)
-        return Var(own.name, type)
-
-    def peel(self, start: int, rest: int) -> None:
-        """The iterations that fill no vector: in halves of it, and single ones."""
-        lanes = self.lanes // 2
-        while lanes > 1 and enough_bytes(self.nest.types, lanes):
-            if rest >= lanes:
-                self.straight(start, lanes)
-                start, rest = start + lanes, rest - lanes
-            lanes //= 2
-        if rest > MOST_SINGLE:
-            raise Refused(f"{rest} iterations would run one by one")
-        for n in range(rest):
-            self.straight(start + n, 1)
+        self.out.append(For(counter, groups, SERIAL, body))
 
     # -- joining
 
+    def named(self, name: str, value: Expr) -> Var:
+        let = Let(part_name(name, VALUE, self.names), value)
+        self.out.append(let)
+        return Var(let.name, value.type)
+
     def join(self, name: str) -> None:
-        """Combine all accumulators of one name with its variable."""
-        held = {lanes: [e for e in copies if e is not None] for lanes, copies in self.totals[name].items()}
-        values: list[Expr] = []
-        lanes = max(held)
-        while lanes > 1:
-            values += held.get(lanes, [])
-            one = self.pairs(name, values)
-            element = element_of(one.type)
-            narrower = [n for n in held if n < lanes and n > 1]
-            if narrower or bytes_of(vector(element, lanes)) > LEAST_BYTES:
-                values, lanes = [self.named(name, Apply(self.updates[name], (
-                    self.half(one, 0), self.half(one, lanes // 2)), vector(element, lanes // 2)))], lanes // 2
-                if lanes > 1:
-                    continue
-                break
-            values, lanes = [self.lanes_joined(name, one)], 1
-        total = self.pairs(name, [*values, *held.get(1, [])])
-        value = Apply(self.updates[name], (Var(name, total.type), total), total.type)
-        self.out.append(Assign(name, value))
-
-    def pairs(self, name: str, values: list[Expr]) -> Expr:
-        """All values combined, as a tree."""
-        values = list(values)
+        """Combine all variables of an accumulator with it: as a tree, then its halves, while they fill registers."""
+        op, values = self.updates[name], list[Expr](self.totals[name])
         while len(values) > 1:
-            values = [self.named(name, Apply(self.updates[name], tuple(self.alike(values[n:n + 2])), values[n].type))
-                      if n + 1 < len(values) else values[n] for n in range(0, len(values), 2)]
-        return values[0]
-
-    def alike(self, pair: list[Expr]) -> list[Expr]:
-        """Masks of one width."""
-        widest = max(pair, key=lambda e: bytes_of(e.type)).type
-        return [e if e.type == widest else Apply("convert", (e,), widest) for e in pair]
-
-    def half(self, value: Expr, first: int) -> Expr:
-        lanes = lanes_of(value.type) // 2
-        if lanes == 1:
-            return Apply("lane", (value,), vector(element_of(value.type), 1), (first,))
-        places = tuple(range(first, first + lanes))
-        return Apply("shuffle", (value, value), vector(element_of(value.type), lanes), places)
+            values = [self.named(name, Apply(op, tuple(values[n:n + 2]), values[n].type)) if n + 1 < len(values)
+                      else values[n] for n in range(0, len(values), 2)]
+        value, = values
+        while bytes_of(value.type) > LEAST_BYTES:
+            lanes = lanes_of(value.type) // 2
+            half = vector(element_of(value.type), lanes)
+            ends = tuple(Apply("shuffle", (value, value), half, tuple(range(n, n + lanes))) for n in (0, lanes))
+            value = self.named(name, Apply(op, ends, half))
+        total = self.lanes_joined(name, value)
+        self.out.append(Assign(name, Apply(op, (Var(name, total.type), total), total.type)))
 
     def lanes_joined(self, name: str, value: Expr) -> Expr:
         """The combination of the lanes of one register: the other half is moved over. Of floats the last two lanes are

@@ -2,17 +2,16 @@
 
 In: a VECTOR loop of the loop IR. Out: a Nest, or Refused with the reason why there is none.
 
-    split(i1,16,overlap) vectorize(i1i,16) rfactor(i1o,4)
+    vectorize(i1,16) rfactor(i1,4)
 
 Steps of nests, each a function from a Nest to a Nest that raises Refused where it does not apply:
 
-    split(i,n,tail)    blocks of n iterations, numbered by io, and the iterations of a block, numbered by ii. tail: how
-                       iterations run that fill no block
-        overlap   the last whole one is moved back, and ignores what was combined before
-        peel      in parts of half the length, and so on; single ones at the end
-        mask      in lanes of a vector, which is read and written element by element
-    vectorize(ii,n)    the iterations of a block are the lanes of a vector, each with accumulators of its own
-    rfactor(io,n)      n blocks at once, with accumulators of their own, which are joined at the end
+    vectorize(i,n)     n iterations are the lanes of a vector, each with accumulators of its own. How iterations run
+                       that fill no vector follows from the loop: the last whole vector is moved back, and ignores what
+                       was combined before; where it would read what two stores have just written, shorter vectors
+                       follow; where there are less than n, or only the run knows how many, they are lanes of a vector
+                       that is read and written element by element
+    rfactor(i,n)       n vectors at once, with accumulators of their own, which are joined at the end
 
 lowering.py makes loops and vectors of them. A loop over rows, in which there are others, is a nest of rows.py.
 """
@@ -31,8 +30,7 @@ from hloc.kernels.walks import expressions, operation, parts, taken_in
 
 DIVISIONS = ("divide", "remainder")
 WITHOUT_LANES = ("called_", "stochastic_convert")
-TAILS = OVERLAP, PEEL, MASK = "overlap", "peel", "mask"
-MOST_AT_ONCE = 16               # blocks
+MOST_AT_ONCE = 16               # vectors
 
 
 class Nest(NamedTuple):
@@ -41,7 +39,7 @@ class Nest(NamedTuple):
     whether neighbouring iterations read and write neighbouring elements, or the same ones; in_place: whether it writes
     arrays that it reads; most: iterations, where only the run knows how many, 0: unknown.
 
-    Steps set the others. block: iterations, 0: without a split; copies: blocks at once."""
+    Steps set the others. lanes: of a vector, 0: of none; copies: vectors at once."""
 
     loop: For
     singles: Singles
@@ -50,9 +48,7 @@ class Nest(NamedTuple):
     is_adjacent: bool = True
     in_place: bool = False
     most: int = 0
-    block: int = 0
-    tail: str = ""
-    has_lanes: bool = False
+    lanes: int = 0
     copies: int = 1
 
     @property
@@ -180,35 +176,24 @@ class Singles:
 
 # -- steps -------------------------------------------------------------------------------------------------------------
 
-def split(nest: Nest, axis: str, n: int, tail: str = PEEL) -> Nest:
-    """Blocks of n iterations, and the iterations of a block."""
-    if axis != nest.loop.name or nest.block:
-        raise Refused(f"no axis {axis} to split: there is {nest.loop.name}, once")
-    if n < 2 or nest.iterations is not None and n > nest.iterations and tail != MASK:
-        raise Refused(f"{axis} has {nest.iterations} iterations: no blocks of {n}")
-    if tail not in TAILS:
-        raise Refused(f"{tail} is no tail: {', '.join(TAILS)}")
-    if nest.iterations is None and tail != MASK:
-        raise Refused(f"the number of iterations of {axis} is not constant: no {tail}")
-    return nest._replace(block=n, tail=tail)
-
-
 def vectorize(nest: Nest, axis: str, lanes: int) -> Nest:
-    """The iterations of a block are lanes."""
-    if not nest.block or axis != nest.loop.name + "i":
-        raise Refused(f"{axis} is not the inner axis of a split: there are no lanes")
-    if lanes != nest.block or lanes & lanes - 1:
-        raise Refused(f"{axis} has {nest.block} iterations: lanes are a power of two, and as many")
-    return nest._replace(has_lanes=True)
+    """Iterations are lanes."""
+    if axis != nest.loop.name or nest.lanes:
+        raise Refused(f"no axis {axis} for lanes: there is {nest.loop.name}, once")
+    if lanes < 2 or lanes & lanes - 1:
+        raise Refused(f"lanes are a power of two: not {lanes}")
+    if nest.reduces and lanes > (nest.iterations or 0):
+        raise Refused(f"{axis} has {nest.iterations} iterations: lanes that are none would be combined")
+    return nest._replace(lanes=lanes)
 
 
 def rfactor(nest: Nest, axis: str, n: int) -> Nest:
-    """n blocks at once, with accumulators of their own."""
-    if not (nest.reduces and nest.has_lanes) or axis != nest.loop.name + "o":
-        raise Refused(f"{axis} is not the outer axis of a loop with lanes that combines")
-    if not 2 <= n <= min(MOST_AT_ONCE, (nest.iterations or 0) // nest.block):
-        raise Refused(f"2 to {MOST_AT_ONCE} blocks run at once, and no more than there are: not {n}")
+    """n vectors at once, with accumulators of their own."""
+    if not (nest.reduces and nest.lanes) or axis != nest.loop.name:
+        raise Refused(f"{axis} is not the axis of a loop with lanes that combines")
+    if not 2 <= n <= min(MOST_AT_ONCE, (nest.iterations or 0) // nest.lanes):
+        raise Refused(f"2 to {MOST_AT_ONCE} vectors run at once, and no more than there are: not {n}")
     return nest._replace(copies=n)
 
 
-NEST_STEPS: dict[str, Callable[..., Nest]] = {f.__name__: f for f in (split, vectorize, rfactor)}
+NEST_STEPS: dict[str, Callable[..., Nest]] = {f.__name__: f for f in (vectorize, rfactor)}

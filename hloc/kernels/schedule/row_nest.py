@@ -108,15 +108,13 @@ class RowNest(NamedTuple):
     @property
     def measured(self) -> RowNest:
         """The nest with all iterations that there may be, without conditions, by which it is costed."""
-        if all(p.is_plain for p in self.parts):
-            return self
         most = {n: extent for p in self.parts for n, extent in p.chain}
 
         def plain(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             return tuple(one for s in body for one in (
                 plain(s.then) if isinstance(s, If) else
                 (s._replace(extent=most.get(s.name, s.extent), body=plain(s.body)),) if isinstance(s, For) else (s,)))
-        return self._replace(loop=self.loop._replace(body=plain(self.loop.body)),
+        return self._replace(loop=self.loop._replace(extent=self.iterations, body=plain(self.loop.body)),
                              parts=tuple(p._replace(limits=(), guards=()) for p in self.parts))
 
     @property
@@ -134,14 +132,6 @@ class RowNest(NamedTuple):
                     type = one.type if isinstance(one, Load) else one.value.type
                     found.setdefault(one.buffer, []).append((type, math.prod(n for _, n in part.chain)))
         return found
-
-    def tables_of(self, buffer: str) -> int:
-        """In how many iterations of the loop around a table of a buffer is used; 1: it differs in each."""
-        known = forms(self.loop.body)
-        places = [affine(one.position, known) for part in self.parts if part.chain for one in accesses(part.body)
-                  if one.buffer == buffer and self.is_strided(part, one, known)]
-        is_same = not any(isinstance(e, Var) and e.name in self.different for e in parts(places))
-        return self.times if is_same and buffer in {load.buffer for load in loads(self.loop.body)} else 1
 
     def fits(self, buffer: str) -> bool:
         """Whether tables of a buffer are not too large."""

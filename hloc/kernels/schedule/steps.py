@@ -1,6 +1,6 @@
 """Steps: what a schedule does with a nest. A schedule is a list of steps, and a text.
 
-    split(i1,16,overlap) vectorize(i1i,16) rfactor(i1o,4)
+    vectorize(i1,16) rfactor(i1,4)
 
 Each step is a function from a nest to a nest; one that does not apply raises Refused with the reason. The kinds of
 nests have tables of their steps: nest.py, row_nest.py, on a GPU cuda/loops/nest.py.
