@@ -55,9 +55,9 @@ def _with_kept(kernel: ir.Kernel, buffers: tuple[str, ...]) -> tuple[ir.Kernel, 
     arrays = {place: ir.Local(f"cached{n}", place.load.type, place.extent) for n, place in enumerate(kept)}
     body: list[ir.Stmt] = [*arrays.values()]
     for s in row.body if row else kernel.body:
-        if first := {place: arrays[place] for place, reads in kept.items() if reads[0].loop is s}:
+        if first := {place: arrays[place] for place, reads in kept.items() if reads[0][0] is s}:
             body.append(_copies(first))
-        own = {read.load: arrays[place] for place, reads in kept.items() for read in reads if read.loop is s}
+        own = {load: arrays[place] for place, reads in kept.items() for loop, load in reads if loop is s}
         body.append(_reading(s, own) if isinstance(s, ir.For) and own else s)
     changed = tuple(s._replace(body=tuple(body)) if s is row else s for s in kernel.body) if row else tuple(body)
     return kernel._replace(body=changed), [s for s in body if isinstance(s, ir.Local)]
@@ -96,17 +96,10 @@ class Place(NamedTuple):
     extent: int
 
 
-class Read(NamedTuple):
-    """A load in a loop of a row."""
-
-    loop: ir.For
-    load: ir.Load
-
-
-def _shared(kernel: ir.Kernel) -> dict[Place, list[Read]]:
+def _shared(kernel: ir.Kernel) -> dict[Place, list[tuple[ir.For, ir.Load]]]:
     """The places that several loops of a row read, whatever their counters are called, with these. The first one reads
     its place unconditionally; earlier loops of the row still read memory."""
-    row, everything, found = parallel_loop(kernel), walk(kernel.body), dict[Place, list[Read]]()
+    row, everything, found = parallel_loop(kernel), walk(kernel.body), dict[Place, list[tuple[ir.For, ir.Load]]]()
     written = {s.buffer for s in everything if isinstance(s, (ir.Store, ir.Atomic))}
     readable, known = {b.name for b in kernel.buffers} - written, forms(kernel.body)
     changing = {s.name: s for s in everything if isinstance(s, ir.Mutable)}
@@ -124,8 +117,8 @@ def _shared(kernel: ir.Kernel) -> dict[Place, list[Read]]:
                 continue
             place = Place(load._replace(position=plus(start, COUNTER, step)), loop.extent)
             if place in found or load in always:
-                found.setdefault(place, []).append(Read(loop, load))
-    return {place: reads for place, reads in found.items() if any(r.loop is not reads[0].loop for r in reads)}
+                found.setdefault(place, []).append((loop, load))
+    return {place: reads for place, reads in found.items() if any(loop is not reads[0][0] for loop, _ in reads)}
 
 
 def unconditional(roots: Iterable[ir.Expr]) -> Iterable[ir.Load]:

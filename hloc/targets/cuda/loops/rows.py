@@ -156,10 +156,7 @@ class Rows:
         return all(affine(p, self.known) == own for p in positions)
 
 
-@lru_cache(maxsize=32)
-def rows_of(kernel: ir.Kernel) -> Rows:
-    """The Rows of a kernel, which schedules of different lanes share."""
-    return Rows(kernel)
+rows_of = lru_cache(maxsize=32)(Rows)       # which schedules of different lanes share
 
 
 def bytes_of(array: ir.Local | ir.Shared) -> int:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hloc.kernels import ir
 from hloc.kernels.monoids import identity
 from hloc.kernels.schedule.steps import Refused
-from hloc.kernels.walks import assigned, stores, walk, with_all_expressions, with_bodies, with_parts
+from hloc.kernels.walks import assigned, loads, stores, walk, with_all_expressions, with_bodies, with_values
 from hloc.targets.cuda.loops.cache_read import REGISTERS, registers
 from hloc.targets.cuda.loops.iteration_space import parallel_loop
 from hloc.targets.cuda.loops.nest import LANES as WARP
@@ -148,7 +148,9 @@ class _Team(NamedTuple):
         """A loop over the lanes, with barriers if other lanes may still read, or will read, what it writes."""
         split = touched_by(spread.body) & self.rows.split
         slots = max((slots_of(self.rows.locals[n].size, self.threads) for n in split), default=0)
-        body = _with_slots(spread.body, split) if split else spread.body
+        own = {load: load._replace(position=SLOT) for load in loads(spread.body) if load.buffer in split}
+        body = with_all_expressions(spread.body, lambda e: with_values(e, own), lambda s: ir.Store(
+            s.buffer, SLOT, with_values(s.value, own)) if isinstance(s, ir.Store) and s.buffer in split else None)
         written = {s.buffer for s in stores(body)} & {*self.rows.buffers, *self.rows.locals} - split
         done: list[Own] = [Spread(spread.counters, body, slots)]
         if written:
@@ -183,17 +185,3 @@ def _with_single_barriers(statements: list[ir.Stmt]) -> list[ir.Stmt]:
         passed = isinstance(s, ir.Barrier) or passed and isinstance(s, (ir.Local, ir.Shared))
         done.append(s)
     return done
-
-
-# -- positions in split arrays ---------------------------------------------------------------------------------------
-
-def _with_slots(statements: tuple[ir.Stmt, ...], split: set[str]) -> tuple[ir.Stmt, ...]:
-    """The statements with accesses of split arrays indexed by `slot`."""
-    def change(expr: ir.Expr) -> ir.Expr:
-        if isinstance(expr, ir.Load) and expr.buffer in split:
-            return expr._replace(position=SLOT)
-        return with_parts(expr, change)
-
-    def stored(s: ir.Stmt) -> ir.Stmt | None:
-        return ir.Store(s.buffer, SLOT, change(s.value)) if isinstance(s, ir.Store) and s.buffer in split else None
-    return with_all_expressions(statements, change, stored)
