@@ -46,8 +46,7 @@ from hloc.targets.c_expressions import ExpressionPrinter, expression
 from hloc.targets.cpu.tiles.epilogues import epilogue_of
 from hloc.targets.cpu.tiles.source import tile_functions
 from hloc.targets.cpu.vector_loops.bitcast_copies import bitcast_copies
-from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
-from hloc.targets.cpu.vector_loops.copy_calls import transpose_call
+from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, transpose_call
 from hloc.targets.cpu.vector_loops.loop_schedules import nests
 from hloc.targets.cpu.vector_loops.loop_versioning import loop_versioning
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes

@@ -8,7 +8,6 @@ back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import TypeGuard
 
 from hloc.kernels.ir import INDEX, Apply, Expr, Let, Stmt, Var
@@ -25,7 +24,12 @@ def without_conversions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     reads = Counter(e.name for e in found if isinstance(e, Var))
     backs = Counter(name for e in found if (name := _converted_back(e, widened)))
     moved = {name: widened[name] for name, count in backs.items() if count == reads[name]}
-    return _changed(body, moved) if moved else body
+
+    def change(expr: Expr) -> Expr:
+        name = _converted_back(expr, moved)
+        return Var(name, expr.type) if name else with_parts(expr, change)
+    return with_all_expressions(body, change, lambda s: Let(s.name, with_parts(moved[s.name], change))
+                                if isinstance(s, Let) and s.name in moved else None) if moved else body
 
 
 def _is_widening(value: Expr) -> TypeGuard[Apply]:
@@ -40,11 +44,3 @@ def _converted_back(expr: Expr, widened: dict[str, Expr]) -> str:
         return ""
     name = expr.arguments[0].name
     return name if name in widened and widened[name].type == expr.type else ""
-
-
-def _changed(body: Iterable[Stmt], moved: dict[str, Expr]) -> tuple[Stmt, ...]:
-    def change(expr: Expr) -> Expr:
-        name = _converted_back(expr, moved)
-        return Var(name, expr.type) if name else with_parts(expr, change)
-    return with_all_expressions(body, change, lambda s: Let(s.name, with_parts(moved[s.name], change))
-                                if isinstance(s, Let) and s.name in moved else None)

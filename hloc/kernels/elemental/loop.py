@@ -33,7 +33,8 @@ def lower_loop(group: Group, machine: Machine) -> Lowered:
     if any(r.shape.is_tuple for r in group.roots):
         raise UnsupportedError(f"'{root.opcode}' with several results cannot be compiled", group.instruction.span)
     if any(r.shape.num_elements != total for r in group.roots):
-        return Lowered(tuple(c for leaf in range(len(group.roots)) for c in _alone(group, machine, leaf)))
+        return Lowered(tuple(element_kernel(group, machine, leaf, r) for leaf, r in enumerate(group.roots)
+                             if r.shape.num_elements))
     if total == 0:
         return Lowered(())
     if len(group.roots) == 1 and root.opcode == "concatenate" and root not in group.parameters:
@@ -43,13 +44,11 @@ def lower_loop(group: Group, machine: Machine) -> Lowered:
     return Lowered(calls, can_share=tuple(shareable(group)))
 
 
-def _alone(group: Group, machine: Machine, leaf: int) -> tuple[KernelCall, ...]:
-    """One root in a kernel of its own, if the roots differ in size."""
-    root = group.roots[leaf]
-
+def element_kernel(group: Group, machine: Machine, leaf: int, node: Instruction, suffix: str = "") -> KernelCall:
+    """A kernel that computes the elements of an instruction into a result of as many."""
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
-        outline.store(leaf, indexing.linearize(index, root.shape.dimensions), outline.elements.value(root, index))
-    return (loop_kernel(group, machine, root.shape.dimensions, emit),) if root.shape.num_elements else ()
+        outline.store(leaf, indexing.linearize(index, node.shape.dimensions), outline.elements.value(node, index))
+    return loop_kernel(group, machine, node.shape.dimensions, emit, suffix)
 
 
 def loop_kernel(group: Group, machine: Machine, dimensions: tuple[int, ...], emit: Emit,
@@ -107,25 +106,18 @@ def _piece(group: Group, root: Instruction, machine: Machine, dimension: int, pi
     width = ELEMENT_TYPES[root.shape.element_type].bytes
     rows, *length = math.prod(root.shape.dimensions[:dimension]), *root.shape.dimensions[dimension + 1:]
     first, size = (n * math.prod(length) * width for n in (start, piece.shape.dimensions[dimension]))
-    if rows > 1 or first % ALIGNMENT:
-        return loop_kernel(group, machine, piece.shape.dimensions, _emit_piece(root, dimension, piece, start))
+    if rows == 1 and first % ALIGNMENT == 0:
+        call = element_kernel(group, machine, 0, piece)
+        buffers = tuple(b._replace(size=piece.shape.num_elements) if a.kind == "result" else b
+                        for b, a in zip(call.kernel.buffers, call.arguments))
+        places = tuple(a._replace(part=(first, size)) if a.kind == "result" else a for a in call.arguments)
+        return KernelCall(call.kernel._replace(buffers=buffers), places)
 
-    def emit(outline: Outline, index: tuple[Index, ...]) -> None:
-        value = outline.elements.value(piece, index)
-        outline.store(0, indexing.linearize(index, piece.shape.dimensions), value)
-    call = loop_kernel(group, machine, piece.shape.dimensions, emit)
-    buffers = tuple(b._replace(size=piece.shape.num_elements) if a.kind == "result" else b
-                    for b, a in zip(call.kernel.buffers, call.arguments))
-    places = tuple(a._replace(part=(first, size)) if a.kind == "result" else a for a in call.arguments)
-    return KernelCall(call.kernel._replace(buffers=buffers), places)
-
-
-def _emit_piece(root: Instruction, dimension: int, piece: Instruction, start: int) -> Emit:
     def emit(outline: Outline, index: tuple[Index, ...]) -> None:
         moved = (*index[:dimension], indexing.shift(index[dimension], start), *index[dimension + 1:])
         value = outline.elements.value(piece, index)
         outline.store(0, indexing.linearize(moved, root.shape.dimensions), value)
-    return emit
+    return loop_kernel(group, machine, piece.shape.dimensions, emit)
 
 
 def _joined_pieces(group: Group, root: Instruction, machine: Machine, dimension: int,

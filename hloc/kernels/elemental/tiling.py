@@ -2,7 +2,7 @@
 
 In: the loops of a kernel and the accesses of its trial run. Out: a Tiling: the innermost loop and the loop along which
 the loads are contiguous are split into square tiles. Such loads are staged: a tile is transposed into a Local array (on
-a CPU by shuffles, see copy_calls.py), and read from there.
+a CPU by shuffles, see call_printer.py), and read from there.
 
     out[i, j] = f(in[j, i]):   for each tile {  for j: for i: tile[i, j] = in[j, i]
                                                 for i: for j: out[i, j] = f(tile[i, j])  }
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing, loops
+from hloc.kernels.affine import stays_inside
 from hloc.kernels.builder import Builder
 from hloc.kernels.group import Outline
 from hloc.kernels.indexing import Index
@@ -44,11 +45,11 @@ def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling 
     """The tiling for the accesses of a trial run, or None. The trial's loops are named i0, i1 ...
 
     A tile is read as a whole: loads under conditions, as of a pad, are staged only if every position is inside the
-    array.
+    array, and none whose position depends on inner loops, as over a window.
     """
     if len(extents) < 2 or extents[-1] < SHORTEST:
         return None
-    inner = f"i{len(extents) - 1}"
+    inner, own = f"i{len(extents) - 1}", {f"i{n}": extent for n, extent in enumerate(extents)}
     found: Tiling | None = None
     for buffer, position in dict.fromkeys(trial.accesses):
         stride = indexing.coefficient_of(position, inner)
@@ -57,21 +58,9 @@ def find_tiling(extents: list[int], trial: Builder, outline: Outline) -> Tiling 
         for n in range(len(extents) - 2, -1, -1):
             if extents[n] >= SHORTEST and indexing.coefficient_of(position, f"i{n}") == 1:
                 found = found or Tiling(extents, n, [])
-                if found.tiled == n and _is_affine(position, extents) and _is_inside(outline, buffer, position):
+                if found.tiled == n and stays_inside(indexing.to_expr(position), outline.described(buffer)[2], own):
                     found.staged.append((buffer, position))
     return found
-
-
-def _is_inside(outline: Outline, buffer: str, position: Index) -> bool:
-    low, high = indexing.bounds(position)
-    return low >= 0 and high < outline.described(buffer)[2]
-
-
-def _is_affine(position: Index, extents: list[int]) -> bool:
-    """Whether a position is affine in the nest's own counters: those of inner loops, as over a window, are undefined
-    when a tile is read."""
-    counters = {f"i{n}" for n in range(len(extents))}
-    return all(atom.kind == indexing.VARIABLE and atom.name in counters for atom, _ in position.terms)
 
 
 @contextmanager
@@ -119,7 +108,5 @@ def _place(result: Sequence[Index], tiling: Tiling, counters: Sequence[Index], e
 
 def _moved(position: Index, counters: Sequence[Index]) -> Index:
     """An affine position of the trial run in terms of the final loops' counters."""
-    total = indexing.constant(position.constant)
-    for atom, factor in position.terms:
-        total = indexing.add(total, indexing.scale(counters[int(atom.name[1:])], factor))
-    return total
+    atoms, factors = zip(*position.terms)
+    return indexing.shift(indexing.strided((counters[int(a.name[1:])] for a in atoms), factors), position.constant)

@@ -15,11 +15,11 @@ from contextlib import ExitStack
 
 from hloc.ir import Instruction
 from hloc.kernels import indexing, loops, scalars
-from hloc.kernels.elemental.loop import loop_kernel, lower_loop
+from hloc.kernels.elemental.loop import element_kernel, loop_kernel, lower_loop
 from hloc.kernels.group import Group, KernelCall, Lowered, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import INDEX, SERIAL, Apply, Const, Cost, Expr
-from hloc.kernels.rules.indexing import indices_position, start_indices, window_dimensions
+from hloc.kernels.rules.indexing import add_batch, indices_position, start_indices, window_dimensions
 from hloc.machine import Machine
 
 WINDOW_BLOCK = 128          # columns of a scattered window that one thread owns
@@ -66,20 +66,12 @@ def lower_scatter(group: Group, machine: Machine) -> Lowered:
     root = group.roots[0]
     count = len(root.operands) // 2
     targets, indices, updates = root.operands[:count], root.operands[count], root.operands[count + 1:]
-    missing = [t for t in targets if t not in group.parameters]
-    copies = tuple(_copy_target(group, machine, leaf, t) for leaf, t in enumerate(targets) if t in missing)
+    copies = tuple(element_kernel(group, machine, leaf, t, "_operand")        # before the updates change it
+                   for leaf, t in enumerate(targets) if t not in group.parameters)
     in_place = tuple((leaf, group.parameters[t]) for leaf, t in enumerate(targets) if t in group.parameters)
     if updates[0].shape.num_elements == 0 or targets[0].shape.num_elements == 0:
         return Lowered(copies, in_place=in_place)
     return Lowered((*copies, _scatter_kernel(group, root, targets, indices, updates)), in_place=in_place)
-
-
-def _copy_target(group: Group, machine: Machine, leaf: int, target: Instruction) -> KernelCall:
-    """Compute a fused operand into the result, before the updates change it."""
-    def emit(outline: Outline, index: tuple[Index, ...]) -> None:
-        position = indexing.linearize(index, target.shape.dimensions)
-        outline.store(leaf, position, outline.elements.value(target, index))
-    return loop_kernel(group, machine, target.shape.dimensions, emit, "_operand")
 
 
 def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction], indices: Instruction,
@@ -141,9 +133,7 @@ def _scatter_starts(outline: Outline, root: Instruction, target: Instruction, in
         conditions.append(Apply("compare_ge", (position, Const(0, INDEX)), "pred"))
         conditions.append(Apply("compare_le", (position, Const(limit, INDEX)), "pred"))
         starts[d] = b.bind_index(position, 0, max(limit, 1))
-    vector = root.get("index_vector_dim", indices.shape.rank)
-    for d, source in zip(root.get("input_batching_dims", ()), root.get("scatter_indices_batching_dims", ())):
-        starts[d] = points[source - (1 if source > vector else 0)]
+    add_batch(starts, points, root, "input_batching_dims", "scatter_indices_batching_dims")
     return starts, conditions
 
 

@@ -103,7 +103,7 @@ def gather(e: Elements, instruction: Instruction, index: Indices) -> Steps:
         if limits[d] > 0:
             value = yield indices, indices_position(instruction, indices, batch, component)
             wanted[d] = clamped_start(e, value, limits[d], indices)
-    _add_batch(wanted, batch, instruction, "start_indices_batching_dims")
+    add_batch(wanted, batch, instruction, "operand_batching_dims", "start_indices_batching_dims")
     window = window_dimensions(operand.shape.rank, instruction, "collapsed_slice_dims")
     for d, offset in zip(window, offset_dims):
         wanted[d] = indexing.add(wanted[d], index[offset])
@@ -118,9 +118,11 @@ def indices_position(instruction: Instruction, indices: Instruction, batch: list
     return (*batch[:vector], indexing.constant(component), *batch[vector:])
 
 
-def _add_batch(wanted: list[Index], batch: list[Index], instruction: Instruction, key: str) -> None:
+def add_batch(wanted: list[Index], batch: list[Index], instruction: Instruction, dimensions: str,
+              sources: str) -> None:
+    """Set the positions along the batching dimensions of an array, by those of the indices."""
     vector = instruction.get("index_vector_dim")
-    for d, source in zip(instruction.get("operand_batching_dims", ()), instruction.get(key, ())):
+    for d, source in zip(instruction.get(dimensions, ()), instruction.get(sources, ())):
         wanted[d] = batch[source - (1 if vector is not None and source > vector else 0)]
 
 

@@ -24,7 +24,7 @@ from hloc.targets.cpu.program.driver import Driver, DriverSource, inlined_text
 from hloc.targets.cpu.program.interrupt_checks import with_interrupt_checks
 from hloc.targets.cpu.program.small_kernels import inlined_kernels
 from hloc.targets.cpu.tiles.source import tile_functions
-from hloc.targets.cpu.vector_loops.call_printer import RowPrinter
+from hloc.targets.cpu.vector_loops.call_printer import RowPrinter, headers_of
 from hloc.targets.cpu.vector_loops.pipeline import run_kernel_passes, scheduled_nests
 from hloc.targets.functions import definitions
 from hloc.targets.header_selection import with_needed_sections
@@ -193,7 +193,7 @@ def _printed(kernel: Kernel, name: str) -> tuple[tuple[str, ...], CFunction]:
     printer = RowPrinter()
     body = kernel_body(kernel, printer)
     vectors, called = vector_definitions(kernel.body, printer), definitions(kernel.body, printer)
-    first = (*comment(kernel.origin), signature(name))
-    lines = [*includes(printer.headers), *vectors, *called, *first, *body, ""]
-    return (*vectors, *called, *body), c_function(name, lines, printer, headers=printer.headers, origin=kernel.origin,
+    first, headers = (*comment(kernel.origin), signature(name)), headers_of(printer.calls)
+    lines = [*includes(headers), *vectors, *called, *first, *body, ""]
+    return (*vectors, *called, *body), c_function(name, lines, printer, headers=headers, origin=kernel.origin,
                                                   vectors=vectors)

@@ -15,7 +15,7 @@ from hloc.kernels.schedule.row_nest import NOTHING, row_nest_of
 from hloc.kernels.schedule.steps import Refused
 from hloc.machine import Machine
 from hloc.targets.c_expressions import ExpressionPrinter
-from hloc.targets.cpu.vector_loops.copy_calls import transpose_call
+from hloc.targets.cpu.vector_loops.call_printer import transpose_call
 from hloc.targets.cpu.vector_loops.loop_schedules import Change, by_schedules
 
 
