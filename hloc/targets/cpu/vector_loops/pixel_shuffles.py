@@ -146,7 +146,7 @@ def _written_out(body: Sequence[Stmt], named: Mapping[Var | Load, Expr]) -> list
         if isinstance(s, Let) and _is_moved(s.value):
             known[Var(s.name, s.value.type)] = with_values(s.value, known)
         elif isinstance(s, Store) and _is_moved(s.value):
-            found.append(Store(s.buffer, with_values(s.position, known), _stored(with_values(s.value, known))))
+            found.append(Store(s.buffer, with_values(s.position, known), with_values(s.value, known)))
         elif isinstance(s, For) and isinstance(s.extent, int) and s.extent <= REGISTER:
             for k in range(s.extent):
                 found += _written_out(s.body, {**known, Var(s.name, INDEX): Const(k, INDEX)})
@@ -160,10 +160,3 @@ def _written_out(body: Sequence[Stmt], named: Mapping[Var | Load, Expr]) -> list
 def _is_moved(value: Expr) -> bool:
     """Whether a value is only loaded and converted."""
     return all(e.type == INDEX or e.op in ("convert", "convert_held") for e in parts([value]) if isinstance(e, Apply))
-
-
-def _stored(value: Expr) -> Expr:
-    """The value, without an f32 that a bf16 is in between."""
-    wide = value.arguments[0] if isinstance(value, Apply) and value.type == "bf16" else None
-    return wide.arguments[0] if isinstance(wide, Apply) and wide.type == "f32" and wide.arguments[0].type == "bf16" \
-        else value

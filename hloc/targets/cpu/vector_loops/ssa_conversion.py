@@ -4,11 +4,13 @@ Unrolled code, such as a sum over three channels, updates a variable step by ste
 handle only names.
 
 In: a Kernel. Out: the kernel whose VECTOR loops have no Mutable of their own, if their bodies are straight-line code.
+Narrow elements that it only moved stay as they are stored (kernels/conversion_elimination.py).
 
     float v = 0;  v = v + a[i];  v = v + b[i];  out[i] = v      v1 = 0 + a[i];  v2 = v1 + b[i];  out[i] = v2
 """
 from __future__ import annotations
 
+from hloc.kernels.conversion_elimination import without_conversions
 from hloc.kernels.ir import Assign, Const, Expr, Kernel, Let, Load, Mutable, Stmt, Store, Var
 from hloc.kernels.walks import with_expressions, with_values, with_vector_loops
 from hloc.machine import Machine
@@ -37,4 +39,4 @@ def _straight(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         name = f"{s.name}_{len(steps)}"
         steps.append(Let(name, value))
         now[Var(s.name, value.type)] = Var(name, value.type)
-    return tuple(steps)
+    return without_conversions(tuple(steps))
