@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 
 from hloc.kernels import indexing
 from hloc.kernels.builder import Builder
@@ -93,13 +93,28 @@ def _cuts(atom: Atom, name: str) -> Iterator[int]:
             yield atom.divisor // abs(factor)
 
 
-def nest(builder: Builder, extents: Sequence[int], machine: Machine) -> AbstractContextManager[tuple[Index, ...]]:
-    """Open the loops of a kernel; gives one counter per extent."""
-    if machine.kind == "gpu":
-        return parallel(builder, extents)
-    if len(extents) == 1 or extents[-1] > 4 * BLOCK:
-        return _flat(builder, extents)
-    return _rows(builder, extents, machine)
+@contextmanager
+def nest(builder: Builder, extents: Sequence[int], machine: Machine) -> Iterator[tuple[Index, ...]]:
+    """Open the loops of a kernel; gives one counter per extent. On a CPU they are rows of a VECTOR loop, in blocks,
+    whose schedules say how rows go together: hloc/kernels/schedule/row_nest.py. A long innermost loop is cut into
+    blocks itself. Long rows are PARALLEL as far as needed, then SERIAL."""
+    last = len(extents) - 1
+    cut, block = last, block_of(extents[-1])
+    if last > 0 and extents[-1] <= 4 * BLOCK:
+        cut = along_blocks(extents[:-1])
+        block = rows_of_block(extents[:-1], cut, ELEMENT_BYTES * math.prod(extents[cut + 1:]), machine, MOST_SHORT_ROWS)
+    with ExitStack() as stack:
+        if machine.kind == "gpu":
+            counters = [*stack.enter_context(parallel(builder, extents))]
+        elif block > 1:
+            *outer, number = stack.enter_context(parallel(builder, [*extents[:cut], -(-extents[cut] // block)]))
+            kind = VECTOR if cut == last else SERIAL
+            counters = [*outer, stack.enter_context(block_loop(builder, extents[cut], block, number, kind))]
+        else:
+            counters = [*stack.enter_context(parallel(builder, split_parallel(extents)))]
+        for n in range(len(counters), len(extents)):
+            counters.append(stack.enter_context(builder.loop(extents[n], VECTOR if n == last else SERIAL)))
+        yield tuple(counters)
 
 
 @contextmanager
@@ -136,17 +151,6 @@ def block_loop(builder: Builder, extent: int, block: int, number: Index, kind: s
     length = builder.bind_index(Apply("minimum", (Const(block, INDEX), rest), INDEX), 1, block)
     with builder.loop(builder.position(length), kind, high=block - 1) as offset:
         yield builder.bind_index(builder.position(indexing.add(start, offset)), 0, extent - 1)
-
-
-@contextmanager
-def _flat(builder: Builder, extents: Sequence[int]) -> Iterator[tuple[Index, ...]]:
-    """A long innermost loop, cut into blocks that are the PARALLEL iterations (with the outer loops)."""
-    last = extents[-1]
-    block = block_of(last)
-    blocks = -(-last // block)
-    with parallel(builder, [*extents[:-1], blocks]) as counters:
-        with block_loop(builder, last, block, counters[-1]) as inner:
-            yield (*counters[:-1], inner)
 
 
 @contextmanager
@@ -196,38 +200,17 @@ def block_of(extent: int) -> int:
     return min(even, key=lambda n: max(n / BLOCK, BLOCK / n), default=BLOCK)
 
 
-@contextmanager
-def _rows(builder: Builder, extents: Sequence[int], machine: Machine) -> Iterator[tuple[Index, ...]]:
-    """Rows of a VECTOR loop, in blocks, whose schedules say how rows go together: hloc/kernels/schedule/row_nest.py.
-    Long rows are PARALLEL as far as needed, then SERIAL."""
-    *outer, last = extents
-    along = along_blocks(outer)
-    inner = outer[along + 1:]
-    block = rows_of_block(outer, along, ELEMENT_BYTES * math.prod(inner) * last, machine, MOST_SHORT_ROWS)
-    first, serial = (outer[:along], inner) if block > 1 else split_parallel(extents)
-    with ExitStack() as stack:
-        if block > 1:
-            opened = stack.enter_context(parallel(builder, [*first, -(-outer[along] // block)]))
-            row = stack.enter_context(block_loop(builder, outer[along], block, opened[-1], SERIAL))
-            counters = [*opened[:-1], row]
-        else:
-            counters = list(stack.enter_context(parallel(builder, first)))
-        counters += [stack.enter_context(builder.loop(extent)) for extent in serial]
-        counters.append(stack.enter_context(builder.loop(last, VECTOR)))
-        yield tuple(counters)
-
-
 def along_blocks(extents: Sequence[int]) -> int:
     """The number of the loop that is cut into blocks of rows."""
     return max(range(len(extents)), key=lambda n: (min(extents[n], MOST_ROWS // 2), n), default=0)
 
 
-def split_parallel(extents: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The outer loops that are PARALLEL, as far as that gives enough iterations of enough work each, and the others."""
+def split_parallel(extents: Sequence[int]) -> list[int]:
+    """The outer loops that are PARALLEL, as far as that gives enough iterations of enough work each."""
     count, iterations = 0, 1
     work = math.prod(extents)
     while count < len(extents) - 1 and (iterations < ENOUGH or work > 4 * BLOCK):
         iterations *= extents[count]
         work //= extents[count]
         count += 1
-    return list(extents[:count]), list(extents[count:-1])
+    return list(extents[:count])
