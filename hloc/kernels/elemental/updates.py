@@ -50,14 +50,10 @@ def _updated(outline: Outline, root: Instruction, index: tuple[Index, ...]) -> t
     """The position and the value of one element of an update."""
     operand, update = root.operands[:2]
     limits = [n - s for n, s in zip(operand.shape.dimensions, update.shape.dimensions)]
-    where = [indexing.add(s, i) for s, i in zip(_starts(outline, root, limits), index)]
+    starts = outline.elements.drive(start_indices(outline.elements, root.operands[2:], limits))
+    where = [indexing.add(s, i) for s, i in zip(starts, index)]
     value = scalars.narrow(outline.elements.value(update, index), root.shape.element_type)
     return indexing.linearize(where, operand.shape.dimensions), value
-
-
-def _starts(outline: Outline, root: Instruction, limits: list[int]) -> list[Index]:
-    """The clamped start indices of a dynamic-update-slice."""
-    return outline.elements.drive(start_indices(outline.elements, root.operands[2:], limits))
 
 
 # -- scatter -----------------------------------------------------------------------------------------------------------
@@ -87,7 +83,9 @@ def _scatter_kernel(group: Group, root: Instruction, targets: list[Instruction],
     together = points if root.get("unique_indices") else _batch_axes(root, indices, points)
     serial = [d for d in points if d not in together]
     inner = math.prod(shape[d] for d in window)
-    shared = math.prod(shape[d] for d in serial) > 1 and _windows_overlap(root, targets[0])
+    sizes = _window_sizes(root, targets[0])
+    shared = math.prod(shape[d] for d in serial) > 1 and any(
+        sizes[d] > 1 for d in root.get("scatter_dims_to_operand_dims", ()))         # windows that may meet
     block = inner if shared else min(inner, WINDOW_BLOCK)
     b = outline.builder
     with ExitStack() as stack:
@@ -135,12 +133,6 @@ def _scatter_starts(outline: Outline, root: Instruction, target: Instruction, in
         starts[d] = b.bind_index(position, 0, max(limit, 1))
     add_batch(starts, points, root, "input_batching_dims", "scatter_indices_batching_dims")
     return starts, conditions
-
-
-def _windows_overlap(root: Instruction, target: Instruction) -> bool:
-    """Whether windows with different starts may share elements."""
-    sizes = _window_sizes(root, target)
-    return any(sizes[d] > 1 for d in root.get("scatter_dims_to_operand_dims", ()))
 
 
 def _window_sizes(root: Instruction, target: Instruction) -> list[int]:

@@ -19,7 +19,7 @@ from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps, always
 from hloc.kernels.indexing import ZERO
 from hloc.kernels.ir import INDEX, Apply, Const, Expr
 from hloc.kernels.rules.elementwise import zero
-from hloc.kernels.rules.loops import reduce_element
+from hloc.kernels.rules.loops import VALUES
 
 HANDED_ON = frozenset(["opt-barrier", "domain", "copy", "add-dependency"])
 
@@ -125,10 +125,12 @@ def only_leaf(e: Elements, instruction: Instruction, index: Indices) -> Steps:
 
 
 def element(e: Elements, instruction: Instruction, index: Indices) -> Steps:
-    """get-tuple-element: of a variadic reduction at an index, or of scalars."""
-    operand = instruction.operands[0]
-    if operand.opcode in ("reduce", "reduce-window") or (operand.opcode == "tuple" and instruction.shape.rank):
-        return (yield from reduce_element(e, instruction, index))
+    """get-tuple-element: of a variadic reduction, or arrays, at an index, or of scalars."""
+    operand, number = instruction.operands[0], instruction.get("index")
+    if operand.opcode in VALUES:
+        return (yield from VALUES[operand.opcode](e, operand, index))[number]
+    if operand.opcode == "tuple" and instruction.shape.rank:
+        return (yield operand.operands[number], index)
     return (yield from leaf_values(e, instruction))[0]
 
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from functools import reduce as reduce_left
 
 from hloc.analysis.cost import contracted_elements
-from hloc.errors import UnsupportedError
 from hloc.ir import Instruction, WindowDim, window_of
 from hloc.kernels import indexing, scalars
 from hloc.kernels.elements import Asking, Elements, Indices, Rule, Steps, elements_at
@@ -62,16 +61,6 @@ def reduce_values(e: Elements, instruction: Instruction, index: Indices) -> Aski
         for d, size in enumerate(instruction.operands[0].shape.dimensions):
             full.append(loops.enter_context(e.builder.loop(size)) if d in reduced else next(kept))
         return (yield from take_in(e, accumulators, instruction, tuple(full)))
-
-
-def reduce_element(e: Elements, instruction: Instruction, index: Indices) -> Steps:
-    """An element of one result of a variadic reduce (get-tuple-element)."""
-    operand = instruction.operands[0]
-    if operand.opcode == "tuple":
-        return (yield operand.operands[instruction.get("index")], index)
-    if operand.opcode not in VALUES:
-        raise UnsupportedError(f"an element of '{operand.opcode}' inside a kernel", instruction.span)
-    return (yield from VALUES[operand.opcode](e, operand, index))[instruction.get("index")]
 
 
 def window_source(e: Elements, output: Index, tap: Index, window: WindowDim, size: int) -> tuple[Index, list[Expr]]:
