@@ -45,10 +45,11 @@ Counters = Sequence[tuple[str, int]]
 
 def kernel_source(form: Form, name: str, gpu: Machine) -> tuple[str, Geometry]:
     """Text and geometry of a loop kernel; positions have 32 bits if that is enough (index_width.py)."""
-    printer = LoopPrinter(CUDA, index="int" if fits(form.kernel) else "long", form=form, arrived=f"{name}_arrived")
+    geometry = geometry_of(form, name, gpu)
+    printer = LoopPrinter(CUDA, index="int" if fits(form.kernel) else "long", form=form, arrived=f"{name}_arrived",
+                          once=geometry.grid[0] == form.rows and form.teams == 1)
     printer.kernel(name)
-    return "\n".join([*definitions(form.kernel.body, ExpressionPrinter()), *printer.lines, ""]), \
-        geometry_of(form, name, gpu)
+    return "\n".join([*definitions(form.kernel.body, ExpressionPrinter()), *printer.lines, ""]), geometry
 
 
 def pack_type(type: str, width: int) -> str:
@@ -63,10 +64,12 @@ def rounds_to_half(value: Expr) -> bool:
 
 @dataclass
 class LoopPrinter(StatementPrinter):
-    """Prints a loop kernel. arrived: the name of its counters of teams that have finished."""
+    """Prints a loop kernel. arrived: the name of its counters of teams that have finished; once: each row has a block
+    of its own, and is in no loop, in which sums would take 10 to 15 registers more."""
 
     form: Form = field(kw_only=True)
     arrived: str = field(kw_only=True)
+    once: bool = field(kw_only=True)
 
     def kernel(self, name: str) -> None:
         """The whole kernel, as a function called `name`."""
@@ -91,7 +94,8 @@ class LoopPrinter(StatementPrinter):
     def rows(self, form: Form) -> None:
         """The loop over the rows of this team; the grid has one row."""
         i, index = form.counter, self.index
-        if not i:
+        if not i or self.once:
+            self.statements([ir.Let(i, Var("blockIdx.x", INDEX))] if i else [], 1)
             self.statements(form.body, 1)
             return
         teams = f"{form.teams}L" if index == "long" else str(form.teams)
