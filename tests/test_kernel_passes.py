@@ -96,6 +96,15 @@ def test_neighbours_without_a_reason_can_be_swapped():
                 assert run_kernel_passes(kernel, CPU, swapped) == expected, [p.__name__ for p in pair]
 
 
+def test_pixels_that_are_read_again_are_no_vectors():
+    """Each iteration reads what the one before it has written."""
+    text = "kernel k(out0: u8[90] update) { serial i < 20 { serial j < 3 { out0[3 * i + j + 3] = out0[3 * i + 2 - j] } } }"
+    kernel, = read_loops(Source(text))
+    assert KERNEL_PASSES["pixel_shuffles"](kernel, CPU) == kernel
+    other, = read_loops(Source(text.replace("update)", "write, in0: u8[90] read)").replace("= out0", "= in0")))
+    assert KERNEL_PASSES["pixel_shuffles"](other, CPU) != other
+
+
 def test_kernels_keep_the_rules_after_every_pass():
     changed = set()
 
