@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import is_
 from typing import Any, TypeGuard, TypeVar
@@ -119,15 +119,20 @@ def varying(statements: Iterable[ir.Stmt]) -> set[str]:
     return defined(statements) | assigned(statements)
 
 
+def all_parts(roots: Iterable[ir.Expr], lets: Mapping[str, ir.Expr]) -> Iterator[ir.Expr]:
+    """Expressions and all their subexpressions, also through Lets; lets: their values."""
+    stack, seen = list(roots), set[str]()
+    while stack:
+        for e in parts([stack.pop()]):
+            yield e
+            if isinstance(e, ir.Var) and e.name in lets and e.name not in seen:
+                seen.add(e.name)
+                stack.append(lets[e.name])
+
+
 def names_in(roots: Iterable[ir.Expr], lets: Mapping[str, ir.Expr]) -> set[str]:
     """All names that expressions depend on, also through Lets; lets: their values."""
-    found: set[str] = set()
-    stack = list(roots)
-    while stack:
-        new = {e.name for e in parts([stack.pop()]) if isinstance(e, ir.Var)} - found
-        found |= new
-        stack += [lets[name] for name in new if name in lets]
-    return found
+    return {e.name for e in all_parts(roots, lets) if isinstance(e, ir.Var)}
 
 
 def needed(statements: Iterable[ir.Stmt], roots: Iterable[ir.Expr]) -> tuple[ir.Let, ...]:

@@ -21,7 +21,7 @@ from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, For, Let,
 from hloc.kernels.schedule.lanes import ROW, part_name
 from hloc.kernels.schedule.row_nest import RowNest
 from hloc.kernels.schedule.steps import Refused
-from hloc.kernels.walks import are_lets, defined, expressions, parts, walk, with_expressions, with_parts
+from hloc.kernels.walks import all_parts, are_lets, defined, expressions, names_in, walk, with_expressions, with_parts
 from hloc.ops.table import SCALARS
 
 COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS["divide"].cost)
@@ -50,7 +50,7 @@ class _Tables:
             if isinstance(s, Store) or isinstance(s, Let) and s.name in used:
                 changed.insert(0, with_expressions(s, self.read) if isinstance(s, Let)
                                else s._replace(value=self.read(s.value)))
-                used |= {e.name for e in parts(expressions(changed[0])) if isinstance(e, Var)}
+                used |= names_in(expressions(changed[0]), {})
         self.body = tuple(changed)
 
     @property
@@ -63,29 +63,18 @@ class _Tables:
             self.values[e] = self.fresh("table")
         return Load(self.values[e], self.place, e.type)
 
-    def everything(self, roots: Iterable[Expr]) -> Iterator[Expr]:
-        """Expressions, and what the names that are in them stand for."""
-        stack, seen = list(roots), set[str]()
-        while stack:
-            for e in parts([stack.pop()]):
-                yield e
-                if isinstance(e, Var) and e.name in self.lets and e.name not in seen:
-                    seen.add(e.name)
-                    stack.append(self.lets[e.name])
-
     def depends(self, e: Expr) -> set[str]:
         """The counters that change an expression."""
-        counters = {name for name, _ in self.chain}
-        return {p.name for p in self.everything([e]) if isinstance(p, Var) and p.name in counters}
+        return names_in([e], self.lets) & {name for name, _ in self.chain}
 
     def needed(self, body: Iterable[Stmt]) -> list[Let]:
         """The names that statements read."""
-        names = {e.name for e in self.everything(e for s in body for e in expressions(s)) if isinstance(e, Var)}
+        names = names_in((e for s in body for e in expressions(s)), self.lets)
         return [Let(name, value) for name, value in self.lets.items() if name in names]
 
     def is_costly(self, e: Expr) -> bool:
         """Whether this takes a division or more."""
-        return any(isinstance(p, Apply) and p.op in COSTLY for p in self.everything([e]))
+        return any(isinstance(p, Apply) and p.op in COSTLY for p in all_parts([e], self.lets))
 
     def is_even(self, e: Expr) -> bool:
         return not isinstance(e, Load) or goes_on(affine(e.position, self.known), self.chain)
@@ -96,8 +85,8 @@ class _Tables:
         if is_less and self.is_costly(e):
             return self.shared(e)
         if isinstance(e, Var) and e.name in self.before or not self.is_even(e) or isinstance(e, Apply) and (
-                any(a.type == INDEX for a in e.arguments) or e.op == "select" and not all(
-                    map(self.is_even, self.everything(e.arguments[1:])))):      # what is not selected may not be loaded
+                any(a.type == INDEX for a in e.arguments) or e.op == "select" and not all(      # what is not selected
+                    map(self.is_even, all_parts(e.arguments[1:], self.lets)))):             # may not be loaded
             return self.shared(e)
         return e if isinstance(e, Load) else with_parts(e, self.read)
 
@@ -106,7 +95,7 @@ class _Tables:
         if not self.depends(e):
             return e
         if e.type == INDEX or self.differs(e) or any(
-                isinstance(p, Load) and p.buffer in self.written for p in self.everything([e])):
+                isinstance(p, Load) and p.buffer in self.written for p in all_parts([e], self.lets)):
             raise Refused("what differs between elements is a position, is written, or differs in the loop around")
         if e.type == "pred":
             return Apply("compare_ne", (self.shared(Apply("convert", (e,), "s32")), Const(0, "s32")), "pred")
@@ -114,7 +103,7 @@ class _Tables:
 
     def differs(self, e: Expr) -> bool:
         """Whether an expression has other values in the loop around."""
-        return any(_is_named(p, self.outer) for p in self.everything([e]))
+        return not names_in([e], self.lets).isdisjoint(self.outer)
 
     @property
     def width(self) -> int:
@@ -197,8 +186,8 @@ def goes_on(form: Expr, chain: Chain) -> bool:
     """Whether a position goes on evenly from one loop of a chain to the next."""
     step, counters = factor_of(form, chain[-1][0]), {name for name, _ in chain}
     one = flat(chain)
-    return all(factor_of(form, n) == step * factor_of(one, n) for n in counters) and not any(
-        _is_named(e, counters) for a in atoms(form) if not isinstance(a, Var) for e in parts([a]))
+    others = [a for a in atoms(form) if not isinstance(a, Var)]
+    return all(factor_of(form, n) == step * factor_of(one, n) for n in counters) and not names_in(others, {}) & counters
 
 
 def fused(tables: _Tables, count: int | Expr) -> For:
@@ -211,19 +200,15 @@ def fused(tables: _Tables, count: int | Expr) -> For:
     def moved(position: Expr) -> Expr:
         form = affine(position, tables.known)
         rest = without(form, *(n for n, _ in chain))
-        if not goes_on(form, chain) or any(_is_named(e, inner) for e in parts([rest])):
+        if not goes_on(form, chain) or names_in([rest], {}) & inner:
             raise Refused("positions do not go on evenly from one loop to the next")
         return plus(rest, Var(name, INDEX), factor_of(form, chain[-1][0]))
 
     def change(e: Expr) -> Expr:
-        if _is_named(e, inner):
+        if isinstance(e, Var) and e.name in inner:
             raise Refused("counters are values")
         return e._replace(position=moved(e.position)) if isinstance(e, Load) else with_parts(e, change)
     kept = [s for s in tables.body if not (isinstance(s, Let) and s.name in inner)]
     return For(name, count, VECTOR, tuple(
         s._replace(position=moved(s.position), value=change(s.value)) if isinstance(s, Store)
         else with_expressions(s, change) for s in kept))
-
-
-def _is_named(e: Expr, names: Collection[str]) -> bool:
-    return isinstance(e, Var) and e.name in names
