@@ -72,6 +72,9 @@ def jitted(function: Any, **static: Any) -> Any:
     if not callable(function):
         raise UsageError(f"hloc compiles functions of JAX, not {type(function).__name__}",
                          hint="modules are paths, text or bytes: hloc.compile(module, target)")
+    if hasattr(function, "runtime_executable"):                              # jax.stages.Compiled
+        raise UsageError("XLA has compiled this function already",
+                         hint="give what jax.jit(f) or its .lower(...) returned, before .compile()")
     try:
         return library().jit(function, **static)
     except (TypeError, ValueError) as error:

@@ -223,6 +223,7 @@ def test_refusals():
     deleted.delete()
     cases = [
         (lambda: hloc.jit(3), UsageError, "hloc compiles functions of JAX, not int"),
+        (lambda: hloc.compile(jax.jit(scaled).lower(PARAMS, X, 1.0, 2.0).compile()), UsageError, "XLA has compiled this"),
         (lambda: hloc.compile(3), UsageError, "a module is a path, text or bytes, not int"),
         (lambda: hloc.compile("a.hlo", "cpu", X), UsageError, "examples of arguments are for functions"),
         (lambda: hloc.compile(scaled), UsageError, f"no arguments of {place}: missing a required argument: 'params'"),
