@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-import sys
+import cProfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,16 +26,7 @@ def cpu_seconds(function: Callable[[Any], Any], argument: Any) -> float:
 
 
 def calls_made(function: Callable[[Any], Any], argument: Any) -> int:
-    """How many Python functions run, and how often generators go on: the same on every machine."""
-    count = 0
-
-    def counted(_frame: Any, event: str, _argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-    before = sys.getprofile()
-    sys.setprofile(counted)
-    try:
-        function(argument)
-    finally:
-        sys.setprofile(before)
-    return count
+    """How many functions are called, and how often generators go on: the same on every machine."""
+    profile = cProfile.Profile(subcalls=False)
+    profile.runcall(function, argument)
+    return sum(entry.callcount for entry in profile.getstats())
