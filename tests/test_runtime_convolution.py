@@ -10,7 +10,6 @@ from runtime_arguments import (
     POINTER,
     ConvArgs,
     ConvChoices,
-    GemmArgs,
     in_order,
     machine,
     plans_of,
@@ -160,15 +159,7 @@ def planned_call(c, name, on=None):
              "lhs": (0, c.x_n, c.x_c, *c.x_s), "rhs": (0, c.w_i, c.w_o, *c.w_s), "result": (c.y_n, c.y_c, *c.y_s)}
     on = on or machine()
     plan = plan_of_convolution(arguments(given, bool(c.epilogue), bool(c.y_is_narrow)), given["types"], on)
-    plans = plans_of(plan.products, on)
-    if plan.algorithm == "product":
-        p, sides = plan.products[0], {}
-        for side, strides in (("a", p.a), ("b", p.b)):
-            sides |= dict(zip((f"{side}_outer", f"{side}_inner", f"{side}_row", f"{side}_column"), strides))
-        return f"hloc_gemm_{p.type}", GemmArgs(
-            batches=1, inner_batches=1, m=p.m, n=p.n, k=p.k, a=c.x, b=c.w, c=c.y, c_row=p.c[0], c_column=p.c[1],
-            c_is_narrow=c.y_is_narrow, epilogue=c.epilogue, epilogue_args=c.epilogue_args, plan=plans, **sides)
-    c.products, c.choices, made = plans, ConvChoices(*plan.choices), plan.convolution
+    c.products, c.choices, made = plans_of(plan.products, on), ConvChoices(*plan.choices), plan.convolution
     c.batch, c.y_features = made.batch * made.batch_groups, made.y_features * made.batch_groups
     c.batch_groups, c.feature_groups, c.x_features = made.batch_groups, made.groups, made.x_features
     c.x_n, c.x_c, c.reversed = made.x_n, made.x_c, (INT * 3)(*made.reversed)

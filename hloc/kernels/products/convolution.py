@@ -33,7 +33,7 @@ from hloc.kernels import indexing
 from hloc.kernels.elemental.loop import lower_loop
 from hloc.kernels.group import Group, Lowered, Outline
 from hloc.kernels.indexing import Index
-from hloc.kernels.products.convolution_products import product_of_images
+from hloc.kernels.products.convolution_products import product_of_convolution
 from hloc.kernels.products.epilogues import (
     algorithm_fact,
     call_of,
@@ -69,7 +69,7 @@ def lower_convolution(group: Group, machine: Machine) -> Lowered:
     operands, outline = OperandKernels(group, machine), Outline(group)
     sides = [access_of(operands, hero, number, type, _order(hero, number), range(hero.operands[number].shape.rank))
              for number in range(2)]
-    product = product_of_images(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
+    product = product_of_convolution(hero, *(side.strides for side in sides)) if machine.kind == "cpu" else None
     if product:
         lines, exchanged = product
         return operands.lowered(hero, gemm_call(operands, hero, total, sides[::-1] if exchanged else sides, lines,

@@ -68,7 +68,7 @@ class Choices(NamedTuple):
     first, second, own  bytes of scratch memory
     panels_at_once ...  of a task; row_group: tiles of one, by rows; grain: tasks that a thread takes at once
     images, piece       in memory at once; positions of a row that a task sums, depthwise: channels of a task
-    patch_rows          copied at once, 0: none; plain_step: the stride of rows if x itself is the patches
+    patch_rows          copied at once, 0: none
     """
 
     move_x: bool = False
@@ -91,7 +91,6 @@ class Choices(NamedTuple):
     images: int = 0
     piece: int = 0
     patch_rows: int = 0
-    plain_step: int = 0
 
 
 def convolution_of(tile: Tile) -> Convolution:

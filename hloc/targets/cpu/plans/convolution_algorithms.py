@@ -3,8 +3,9 @@ algorithm.
 
 In: a Convolution. Out: its algorithm:
 
-    product     gemm.h: a matmul                          depthwise conv_depthwise.c: a window per channel
-    spread      conv_transposed.c: base dilation          rows      conv.c: all others
+    depthwise   conv_depthwise.c: a window per channel
+    spread      conv_transposed.c: base dilation
+    rows        conv.c: all others
     pairs       conv_pairs.c: bf16 in pairs, instead of rows, on CPUs that multiply pairs faster than f32. CPUs with
                 AMX do not.
     winograd    conv_winograd.c: windows of 3x3, instead of rows, if blocks need fewer multiplications (winograd.py).
@@ -17,16 +18,14 @@ from math import prod
 
 from hloc.machine import Machine
 from hloc.targets.cpu.plans.convolution import ONES, Convolution
-from hloc.targets.cpu.plans.matmul import Product, tile_rows
+from hloc.targets.cpu.plans.matmul import tile_rows
 from hloc.targets.cpu.plans.winograd import goes_by_blocks
 
 SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
 
 
 def algorithm_of(c: Convolution, machine: Machine) -> str:
-    """choose, for the first of several batch groups, even if that group alone would be a product."""
-    if c.batch_groups == 1 and is_product(c):
-        return "product"
+    """Convolutions that are matmuls are none of these (kernels/products/convolution_products.py)."""
     if c.groups > 1 and c.groups == c.x_features == c.y_features and c.base_dilation == ONES:
         return "depthwise"
     if _is_transposed(c, machine):
@@ -57,49 +56,6 @@ def _is_filter_gradient(c: Convolution) -> bool:
     return c.x_c != 1 and c.taps > 4 * prod(c.y_size) and not c.reversed[2]
 
 
-def is_product(c: Convolution) -> bool:
-    return _is_in_line(c) or _sums_everything(c)
-
-
-def _is_pointwise(c: Convolution) -> bool:
-    return (c.window, c.stride, c.base_dilation) == (ONES, ONES, ONES) and not any(c.pad_low) \
-        and c.x_size == c.y_size and c.groups == 1 \
-        and c.x_s[0] == c.x_size[1] * c.x_s[1] and c.x_s[1] == c.x_size[2] * c.x_s[2]
-
-
-def _y_is_plain(c: Convolution) -> bool:
-    return c.y_s[0] == c.y_size[1] * c.y_s[1] and c.y_s[1] == c.y_size[2] * c.y_s[2]
-
-
-def _is_in_line(c: Convolution) -> bool:
-    x_in_line = c.batch == 1 or c.x_n == c.x_size[0] * c.x_s[0]
-    y_in_line = _y_is_plain(c) and (c.batch == 1 or c.y_n == c.y_size[0] * c.y_s[0])
-    return _is_pointwise(c) and x_in_line and (y_in_line or c.has_epilogue)
-
-
-def step_through(features: int, feature_step: int, sizes: tuple, strides: tuple) -> int:
-    """The one stride that visits all elements in order, or 0 if there is none."""
-    step = expected = 0
-    for count, next_step in ((sizes[2], strides[2]), (sizes[1], strides[1]), (sizes[0], strides[0]),
-                             (features, feature_step)):
-        if count == 1:
-            continue
-        if step and next_step != expected:
-            return 0
-        step = step or next_step
-        expected = next_step * count
-    return step or 1
-
-
-def _sums_everything(c: Convolution) -> bool:
-    for d in range(3):
-        if c.y_size[d] != 1 or c.window[d] != c.x_size[d] or c.pad_low[d] or c.base_dilation[d] != 1 \
-                or (c.window[d] > 1 and (c.window_dilation[d] != 1 or c.reversed[d])):
-            return False
-    return c.groups == 1 and step_through(c.x_features, c.x_c, c.x_size, c.x_s) != 0 \
-        and step_through(c.x_features, c.w_i, c.window, c.w_s) != 0
-
-
 def _is_transposed(c: Convolution, machine: Machine) -> bool:
     if c.base_dilation == ONES or c.stride != ONES or c.window_dilation[2] != 1 or c.taps > 4 * prod(c.y_size):
         return False
@@ -121,13 +77,3 @@ def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine
     while sets > 1 and step_bytes % (2 * 4096 // sets) == 0:
         sets //= 2
     return tile_rows(machine) > 8 * sets and c.taps * c.y_features >= 128
-
-
-def product_of_convolution(c: Convolution) -> Product:
-    """by_product, for a convolution with that algorithm."""
-    plain = _is_in_line(c)
-    a = (0, 0, c.x_s[2], c.x_c) if plain else (0, 0, c.x_n, step_through(c.x_features, c.x_c, c.x_size, c.x_s))
-    b = (0, 0, c.w_i if plain else step_through(c.x_features, c.w_i, c.window, c.w_s), c.w_o)
-    return Product(c.type, 1, c.batch * prod(c.y_size), c.y_features, c.x_features * (1 if plain else c.taps), a, b,
-                   (c.y_s[2] if plain else c.y_n, c.y_c), c.has_epilogue, is_narrow=c.y_is_narrow,
-                   is_packed=c.is_packed)

@@ -12,12 +12,7 @@ from hloc.kernels.ir import Tile
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.plans.convolution import ONES, Choices, Convolution, convolution_of, panel_columns
-from hloc.targets.cpu.plans.convolution_algorithms import (
-    algorithm_of,
-    by_images,
-    product_of_convolution,
-    rows_collide,
-)
+from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of, by_images, rows_collide
 from hloc.targets.cpu.plans.generic_convolutions import generic_plan
 from hloc.targets.cpu.plans.matmul import Product, tile_rows
 from hloc.targets.cpu.plans.matmul_choice import scratch_of_all
@@ -32,8 +27,7 @@ SPREAD_FLOATS, PIECE_FLOATS = 1 << 20, 4096                                    #
 
 
 class ConvolutionPlan(NamedTuple):
-    """algorithm: as in convolution_algorithms.py, "" for types without one; products: its matmuls. A "product" is one
-    matmul, and nothing else."""
+    """algorithm: as in convolution_algorithms.py, "" for types without one; products: its matmuls."""
 
     algorithm: str
     convolution: Convolution
@@ -53,10 +47,6 @@ def plan_of_convolution(c: Convolution, types: tuple[str, str], machine: Machine
         return ConvolutionPlan("", c, choices, _scratch(choices, 0, products, machine), products)
     c = by_images(c)
     algorithm = algorithm_of(c, machine)
-    if algorithm == "product":
-        products = [product_of_convolution(c)]
-        return ConvolutionPlan(algorithm, c, Choices(), Scratch() if c.packs else scratch_of_all(products, machine),
-                               products)
     if algorithm == "rows":
         c = _passed_over(c)
     products = _products_of_spread(c) if algorithm == "spread" else []
@@ -259,7 +249,7 @@ ALGORITHMS = {"depthwise": _by_depthwise, "spread": _by_spread,
 
 def sizes_of(algorithm: str, machine: Machine) -> list[tuple[Any, ...]]:
     """The library kernels of an algorithm with the sizes that plans assume, as runtime/fits.h takes them."""
-    if algorithm in ("", "product"):
+    if not algorithm:
         return []
     own = {**dict.fromkeys(("rows", "pairs"), ("conv_rows", TILES, CHUNK)),
            "winograd": ("conv_winograd", DEPTH, APART, MOST_FEATURES), "depthwise": ("conv_depthwise", MOST_CHANNELS)}

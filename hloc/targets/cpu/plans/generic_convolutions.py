@@ -12,7 +12,6 @@ from hloc.ir import ELEMENT_TYPES
 from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import PRODUCT_OF
 from hloc.targets.cpu.plans.convolution import ONES, Choices, Convolution
-from hloc.targets.cpu.plans.convolution_algorithms import step_through
 from hloc.targets.cpu.plans.matmul import Product
 
 PATCH_BYTES, FRAME_BYTES, MANY_ROWS, FEWEST_ROWS = 1 << 20, 1 << 22, 512, 64
@@ -25,32 +24,23 @@ def generic_plan(c: Convolution, types: tuple[str, str], machine: Machine) -> tu
     product = PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
     factor, row, k = ELEMENT_TYPES[product].bytes, c.groups * c.taps * depth, c.taps * depth
     copies = factor != ELEMENT_TYPES[operand].bytes
-    plain = 0 if copies else _plain_step(c)
     size = [(y - 1) * s + (w - 1) * d + 1 for y, s, w, d in zip(c.y_size, c.stride, c.window, c.window_dilation)]
     framed = not copies and (c.x_c == 1 or c.x_features == 1) and not any(c.pad_low) \
         and c.base_dilation == ONES and all(n <= x for n, x in zip(size, c.x_size))
     of_one, frame_n = prod(c.y_size), prod(size) * c.x_features
     images = c.batch if framed else max(1, min(c.batch, FRAME_BYTES // max(1, frame_n * factor)))
     in_line = _is_in_line(c, framed)
-    rows = 0 if plain or in_line else min(images * of_one, _patch_rows(row, features, factor, machine))
-    frame = 0 if plain or framed else images * frame_n
+    rows = 0 if in_line else min(images * of_one, _patch_rows(row, features, factor, machine))
+    frame = 0 if framed else images * frame_n
     memory = (frame + rows * row + c.groups * k * features + 1) * factor + c.groups * c.taps * 8
-    if plain:
-        counts, a = {c.batch * of_one}, (0, depth * c.x_c, plain, c.x_c)
-    elif in_line:
+    if in_line:
         counts, a = {of_one}, (0, k, c.stride[2] * (c.x_s[2] if framed else c.x_features), 1)
     else:
         wholes = {images * of_one, c.batch % images * of_one}
         counts, a = {m for whole in wholes for m in (min(rows, whole), whole % rows)}, (0, k, row, 1)
-    return Choices(framed=framed, second=memory, images=images, patch_rows=rows, plain_step=plain), \
+    return Choices(framed=framed, second=memory, images=images, patch_rows=rows), \
         [Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), has_epilogue=True)
          for m in sorted(counts) if m]
-
-
-def _plain_step(c: Convolution) -> int:
-    """The stride of rows if the image itself is the patches, else 0."""
-    same = (c.window, c.stride, c.base_dilation) == (ONES, ONES, ONES) and not any(c.pad_low) and c.x_size == c.y_size
-    return step_through(c.batch, c.x_n, c.x_size, c.x_s) if same else 0
 
 
 def _is_in_line(c: Convolution, framed: bool) -> bool:

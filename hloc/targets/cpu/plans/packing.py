@@ -16,7 +16,7 @@ from hloc.machine import Machine
 from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.plans.complex_matmul import PARTS
 from hloc.targets.cpu.plans.convolution import Convolution, convolution_of
-from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of, product_of_convolution
+from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of
 from hloc.targets.cpu.plans.convolutions import moved_filter, panel_floats
 from hloc.targets.cpu.plans.matmul import Product, kind_of, product_of
 from hloc.targets.cpu.plans.matmul_choice import plan_of
@@ -54,8 +54,6 @@ def _of_convolution(c: Convolution, machine: Machine) -> tuple[int, int] | None:
     if c.type not in FAST_TYPES["conv"] or c.batch_groups > 1:
         return None
     algorithm = algorithm_of(c, machine)
-    if algorithm == "product":
-        return _of_product(product_of_convolution(c), machine)
     if algorithm == "winograd":
         return 1, 4 * (transformed_filters(c, machine) + moved_filter(c, machine))
     return (1, 4 * panel_floats(c, algorithm, machine)) if algorithm in ("rows", "pairs") else None

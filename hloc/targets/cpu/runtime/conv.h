@@ -48,7 +48,7 @@
 typedef struct {
   int move_x, move_w, one_piece, is_few, by_dots, framed;
   long pitch, image, at_w, at_panels, first, second, own;
-  long panels_at_once, blocks_at_once, row_group, grain, images, piece, patch_rows, plain_step;
+  long panels_at_once, blocks_at_once, row_group, grain, images, piece, patch_rows;
 } hloc_conv_choices;
 
 typedef struct {

@@ -5,9 +5,8 @@
  * Out: hloc_conv_<HLOC_GENERIC_CONV> (see conv.h). These macros are undefined again.
  *
  * They are matmuls: a row of `patches` has all elements that a window reads, one row per output position, one part per
- * group. They are copied from a `frame`: the images with their padding, and contiguous features. An image that already
- * consists of such rows, or is such a frame, is read in place; so is the frame of a window along one dimension, whose
- * rows overlap in memory.
+ * group. They are copied from a `frame`: the images with their padding, and contiguous features. An image that is
+ * such a frame is read in place; so is the frame of a window along one dimension, whose rows overlap in memory.
  */
 #define C(name) HLOC_GENERIC_NAME(conv_, HLOC_GENERIC_CONV, _##name)
 #define OPERAND HLOC_GENERIC_NAME(hloc_, HLOC_OPERAND, )
@@ -203,15 +202,15 @@ static int C(multiply_images)(C(work)* w, hloc_gemm_args* g, long images, long r
 static int C(by_product)(C(work)* w) {
   enum { GRAIN = 16384 };
   const hloc_conv_args* c = &w->c;
-  const long of_one = c->y_size[0] * c->y_size[1] * c->y_size[2], k = w->taps * w->depth;
-  const long plain = c->choices.plain_step, images = c->choices.images, rows = c->choices.patch_rows;
+  const long k = w->taps * w->depth;
+  const long images = c->choices.images, rows = c->choices.patch_rows;
   for (int d = 2; d >= 0; d--) {
     w->frame_size[d] = (c->y_size[d] - 1) * c->stride[d] + (c->window[d] - 1) * c->window_dilation[d] + 1;
     w->frame_s[d] = d == 2 ? c->x_features : w->frame_s[d + 1] * w->frame_size[d + 1];
   }
   w->frame_n = w->frame_s[0] * w->frame_size[0];
   const int framed = c->choices.framed;
-  const long frame = plain || framed ? 0 : images * w->frame_n;
+  const long frame = framed ? 0 : images * w->frame_n;
   if (framed) for (int d = 0; d < 3; d++) w->frame_s[d] = c->x_s[d];
   if (framed) w->frame_n = c->x_n, w->frame = (const FACTOR*)(const void*)c->x;
   const size_t filters = (size_t)(c->feature_groups * k * w->features);
@@ -226,10 +225,6 @@ static int C(by_product)(C(work)* w) {
                       .a = w->patches, .a_inner = k, .a_row = w->row, .a_column = 1,
                       .b = weights, .b_inner = k * w->features, .b_row = w->features, .b_column = 1,
                       .epilogue = C(finish), .epilogue_args = (void* const*)w};
-  if (plain) {
-    g.a = c->x, g.a_inner = w->depth * c->x_c, g.a_row = plain, g.a_column = c->x_c;
-    return C(multiply)(w, &g, 0, c->batch * of_one);
-  }
   C(find_runs)(w, (long*)(void*)memory);
   for (w->first_image = 0; w->first_image < c->batch; w->first_image += images) {
     const long count = c->batch - w->first_image < images ? c->batch - w->first_image : images;

@@ -72,19 +72,12 @@ def _finished(tile: Tile, fields: dict[str, object], side: str, result: str, str
 
 def gemm(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
     """runtime/gemm.h; parameters as in hloc/kernels/products/gemm.py."""
-    given = dict(tile.parameters)
-    return _gemm(tile, name, product_of(tile), given["batches"][1], given["result"][:2], machine)
-
-
-def _gemm(tile: Tile, name: str, g: Product, inner: int, of_batches: tuple[int, int],
-          machine: Machine) -> tuple[CFunction, ...]:
-    """The call for a matmul. of_batches: strides of the result from one outer, and inner, batch to the next."""
-    given, (lhs, rhs) = dict(tile.parameters), _operands(tile)
-    fields: dict[str, object] = dict(batches=g.batches, inner_batches=inner, m=g.m, n=g.n, k=g.k)
+    given, g, (lhs, rhs) = dict(tile.parameters), product_of(tile), _operands(tile)
+    fields: dict[str, object] = dict(batches=g.batches, inner_batches=given["batches"][1], m=g.m, n=g.n, k=g.k)
     for side, buffer, strides, key in (("a", lhs, g.a, "lhs"), ("b", rhs, g.b, "rhs")):
         fields.update({side: _address(buffer, g.type, given[key][0])}, **dict(zip(
             (f"{side}_outer", f"{side}_inner", f"{side}_row", f"{side}_column"), strides)))
-    to = zip(("c_outer", "c_inner", "c_row", "c_column", "c_is_narrow"), (*of_batches, *g.c, g.is_narrow))
+    to = zip(("c_outer", "c_inner", "c_row", "c_column", "c_is_narrow"), (*given["result"][:2], *g.c, g.is_narrow))
     epilogue = _finished(tile, fields, "b", "c", dict(to), machine)
     constants = _plans([g], "plan", fields, machine)
     return _function(tile, name, "gemm.h", f"gemm_{g.type}", fields, epilogue, constants)
@@ -140,8 +133,6 @@ def _operand(address: str, type: str, row: int, column: int, batch: Iterable[int
 def convolution(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...]:
     """runtime/conv.h; parameters as in kernels/products/convolution.py."""
     given, plan = dict(tile.parameters), plan_of_tile(tile, machine)
-    if plan.algorithm == "product":
-        return _gemm(tile, name, plan.products[0], 1, (0, 0), machine)
     (type, total), (lhs, rhs), c = given["types"], _operands(tile), plan.convolution
     # Those of all batch groups; the plan's convolution is one of them.
     fields: dict[str, object] = dict(
