@@ -25,7 +25,7 @@ from hloc.targets.c_function import CFunction
 FUNCTION, PER_CHARACTER, LOOP, TEMPLATE = 6, 0.0054, 3.5, 77
 DRIVER_PER_CHARACTER = 0.008
 # Included once per instance.
-TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "gemm_plain.h", "fft_lines.h", "fft_steps.h", "sort.h",
+TEMPLATES = ("gemm_tile.h", "gemm_kernel.h", "gemm_thin.h", "gemm_unit.h", "fft_lines.h", "fft_steps.h", "sort.h",
              "sort_network.h", "sort_select.h", "sort_piece.h", "sort_end.h", "generic.c", "topk.c", "generic_conv.h",
              "triangular_rows.h", "transpose_blocks.h")
 # Functions of hloc/targets/c that are long once they are inlined, by their names without hloc_: milliseconds of each.

@@ -8,29 +8,22 @@
 #include "gemm_common.h"
 #include "narrow.h"
 
-HLOC_DEFINE_STORE(store_bf16, float, hloc_bf16, hloc_f32_to_bf16)
-
 /* One vector of sums from narrow elements. */
 typedef unsigned short hloc_halves __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
 HLOC_INLINE hloc_vu32 widen_bits(const hloc_bf16* p) {
   return __builtin_convertvector(*(const hloc_halves*)p, hloc_vu32);
 }
-HLOC_INLINE hloc_vf32 widen_bf16(const hloc_bf16* p) { return (hloc_vf32)(widen_bits(p) << 16); }
+HLOC_INLINE hloc_vf32 bf16_widen(const hloc_bf16* p) { return (hloc_vf32)(widen_bits(p) << 16); }
 
 #define G(name) bf16_##name
 #define G_NAME bf16
-#define G_CORRECTS 0
-#define G_STORES_SUMS(g) (!(g)->c_is_narrow)
 #define ELEMENT hloc_bf16
 #define SUM float
+#define G_WIDEN_ONE hloc_bf16_to_f32
+#define G_TO_NARROW hloc_f32_to_bf16
 #define VECTOR hloc_vf32
+#define V(name) hloc_##name##_f32
 #define LANES HLOC_LANES32
-#define bf16_load_sum hloc_load_f32
-#define bf16_store_sum hloc_store_f32
-#define bf16_store store_bf16
-#define bf16_widen widen_bf16
-#define bf16_widen_one hloc_bf16_to_f32
-#define bf16_fold hloc_sum_f32
 #if HLOC_HAS_PAIRS
 #define UNIT hloc_unit32
 #define GROUP 2
@@ -41,14 +34,5 @@ HLOC_INLINE hloc_vf32 widen_bf16(const hloc_bf16* p) { return (hloc_vf32)(widen_
 #define bf16_multiply_add(sum, a, b) ((hloc_vf32)HLOC_MULTIPLY_PAIRS(sum, a, b))
 #define bf16_interleaved(p, stride) (widen_bits(p) | widen_bits((p) + (stride)) << 16)
 #define bf16_unit(p, stride, count) ((unsigned)(p)[0] | ((count) > 1 ? (unsigned)(p)[(stride)] << 16 : 0u))
-#else
-#define UNIT float
-#define GROUP 1
-#define UNIT_IS_MEMORY 0
-#define bf16_vector_unit hloc_vf32
-#define bf16_load hloc_load_f32
-#define bf16_splat hloc_splat_f32
-#define bf16_multiply_add(sum, a, b) ((sum) + (a) * (b))
-#define bf16_unit(p, stride, count) ((void)(stride), (void)(count), hloc_bf16_to_f32(*(p)))
 #endif
-#include "gemm_tile.h"
+#include "gemm_unit.h"

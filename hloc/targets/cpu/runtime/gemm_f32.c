@@ -7,4 +7,4 @@
 #define VECTOR hloc_vf32
 #define V(name) hloc_##name##_f32
 #define LANES HLOC_LANES32
-#include "gemm_plain.h"
+#include "gemm_unit.h"

@@ -7,4 +7,4 @@
 #define VECTOR hloc_vf64
 #define V(name) hloc_##name##_f64
 #define LANES HLOC_LANES64
-#include "gemm_plain.h"
+#include "gemm_unit.h"

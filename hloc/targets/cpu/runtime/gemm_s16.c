@@ -29,28 +29,20 @@ typedef short hloc_short_pairs __attribute__((vector_size(32)));
 #endif
 #include "gemm_common.h"
 
-HLOC_DEFINE_STORE(store_s16, hloc_u32, hloc_s16, (hloc_s16))
-
 /* One vector of sums from narrow elements. */
 typedef short hloc_shorts __attribute__((vector_size(HLOC_VECTOR_BYTES / 2), aligned(1), may_alias));
-HLOC_INLINE hloc_vu32 widen_s16(const hloc_s16* p) {
+HLOC_INLINE hloc_vu32 s16_widen(const hloc_s16* p) {
   return (hloc_vu32)__builtin_convertvector(*(const hloc_shorts*)p, hloc_vs32);
 }
 
 #define G(name) s16_##name
 #define G_NAME s16
-#define G_CORRECTS 0
-#define G_STORES_SUMS(g) (!(g)->c_is_narrow)
 #define ELEMENT hloc_s16
 #define SUM hloc_u32
+#define G_WIDEN_ONE (hloc_u32)
 #define VECTOR hloc_vu32
+#define V(name) hloc_##name##_u32
 #define LANES HLOC_LANES32
-#define s16_load_sum hloc_load_u32
-#define s16_store_sum hloc_store_u32
-#define s16_store store_s16
-#define s16_widen widen_s16
-#define s16_widen_one (hloc_u32)
-#define s16_fold hloc_sum_u32
 #if defined(HLOC_HAS_SHORT_PAIRS)
 #define UNIT hloc_unit32
 #define GROUP 2
@@ -59,17 +51,8 @@ HLOC_INLINE hloc_vu32 widen_s16(const hloc_s16* p) {
 #define s16_load hloc_load_u32
 #define s16_splat hloc_splat_u32
 #define s16_multiply_add(sum, a, b) ((hloc_vu32)HLOC_MULTIPLY_SHORTS((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
-#define s16_interleaved(p, stride) ((widen_s16(p) & 0xffffu) | widen_s16((p) + (stride)) << 16)
+#define s16_interleaved(p, stride) ((s16_widen(p) & 0xffffu) | s16_widen((p) + (stride)) << 16)
 #define s16_unit(p, stride, count)                                                                                    \
   ((unsigned)(hloc_u16)(p)[0] | ((count) > 1 ? (unsigned)(hloc_u16)(p)[(stride)] << 16 : 0u))
-#else
-#define UNIT hloc_u32
-#define GROUP 1
-#define UNIT_IS_MEMORY 0
-#define s16_vector_unit hloc_vu32
-#define s16_load hloc_load_u32
-#define s16_splat hloc_splat_u32
-#define s16_multiply_add(sum, a, b) ((sum) + (a) * (b))
-#define s16_unit(p, stride, count) ((void)(stride), (void)(count), (hloc_u32)*(p))
 #endif
-#include "gemm_tile.h"
+#include "gemm_unit.h"

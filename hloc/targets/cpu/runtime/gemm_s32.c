@@ -7,4 +7,4 @@
 #define VECTOR hloc_vu32
 #define V(name) hloc_##name##_u32
 #define LANES HLOC_LANES32
-#include "gemm_plain.h"
+#include "gemm_unit.h"

@@ -7,4 +7,4 @@
 #define VECTOR hloc_vu64
 #define V(name) hloc_##name##_u64
 #define LANES HLOC_LANES64
-#include "gemm_plain.h"
+#include "gemm_unit.h"

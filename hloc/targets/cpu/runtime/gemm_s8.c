@@ -19,8 +19,6 @@
 #endif
 #include "gemm_common.h"
 
-HLOC_DEFINE_STORE(store_s32, int, int, HLOC_SAME)
-
 /* One vector of sums from narrow elements: by the CPU's instruction, else through 16 bits, as compilers do not
  * vectorize a conversion to four times the size. */
 typedef signed char hloc_bytes __attribute__((vector_size(HLOC_VECTOR_BYTES / 4), aligned(1), may_alias));
@@ -35,21 +33,16 @@ typedef short hloc_two_bytes_each __attribute__((vector_size(HLOC_VECTOR_BYTES /
 #define HLOC_WIDEN_BYTES(p)                                                                                           \
   __builtin_convertvector(__builtin_convertvector(*(const hloc_bytes*)(p), hloc_two_bytes_each), hloc_vs32)
 #endif
-HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return HLOC_WIDEN_BYTES(p); }
+HLOC_INLINE hloc_vs32 s8_widen(const hloc_s8* p) { return HLOC_WIDEN_BYTES(p); }
 
 #define G(name) s8_##name
 #define G_NAME s8
-#define G_STORES_SUMS(g) 1
 #define ELEMENT hloc_s8
 #define SUM int
+#define G_WIDEN_ONE (int)
 #define VECTOR hloc_vs32
+#define V(name) hloc_##name##_s32
 #define LANES HLOC_LANES32
-#define s8_load_sum hloc_load_s32
-#define s8_store_sum hloc_store_s32
-#define s8_store store_s32
-#define s8_widen widen_s8
-#define s8_widen_one (int)
-#define s8_fold hloc_sum_s32
 #if defined(__AVX512VNNI__) && HLOC_VECTOR_BYTES == 64
 #define UNIT hloc_unit32
 #define GROUP 4
@@ -59,7 +52,6 @@ HLOC_INLINE hloc_vs32 widen_s8(const hloc_s8* p) { return HLOC_WIDEN_BYTES(p); }
 #define s8_splat hloc_splat_u32
 #define s8_add_bytes(sum, a, b) ((hloc_vs32)HLOC_MULTIPLY_BYTES((hloc_vs32)(sum), (hloc_vs32)(a), (hloc_vs32)(b)))
 #if defined(G_AMX_MULTIPLY) /* which multiplies signed bytes; if it may not be used, sums are corrected at once */
-#define G_CORRECTS 0
 #define s8_multiply_add(sum, a, b)                                                                                    \
   (s8_add_bytes(sum, (a) ^ hloc_splat_u32(0x80808080u), b) -                                                          \
    s8_add_bytes((hloc_vs32){0}, hloc_splat_u32(0x80808080u), b))
@@ -91,7 +83,7 @@ HLOC_INLINE hloc_vu32 s8_interleaved(const hloc_s8* p, long stride) {
   return (hloc_vu32)HLOC_SHUFFLE(bytes, bytes, S8_QUARTER(0), S8_QUARTER(16), S8_QUARTER(32), S8_QUARTER(48));
 #else
   hloc_vu32 units = {0};
-  HLOC_UNROLL for (int q = 0; q < 4; q++) units |= ((hloc_vu32)widen_s8(p + q * stride) & 255u) << (8 * q);
+  HLOC_UNROLL for (int q = 0; q < 4; q++) units |= ((hloc_vu32)s8_widen(p + q * stride) & 255u) << (8 * q);
   return units;
 #endif
 }
@@ -136,15 +128,5 @@ static void s8_column_correction(const hloc_unit32* panel, long units, int* corr
   hloc_store_s32(correction + LANES, -right);
 }
 #endif
-#else
-#define G_CORRECTS 0
-#define UNIT int
-#define GROUP 1
-#define UNIT_IS_MEMORY 0
-#define s8_vector_unit hloc_vs32
-#define s8_load hloc_load_s32
-#define s8_splat hloc_splat_s32
-#define s8_multiply_add(sum, a, b) ((sum) + (a) * (b))
-#define s8_unit(p, stride, count) ((void)(stride), (void)(count), (int)*(p))
 #endif
-#include "gemm_tile.h"
+#include "gemm_unit.h"
