@@ -161,7 +161,7 @@ def planned_call(c, name, on=None):
     plan = plan_of_convolution(arguments(given, bool(c.epilogue), bool(c.y_is_narrow)), given["types"], on)
     c.products, c.choices, made = plans_of(plan.products, on), ConvChoices(*plan.choices), plan.convolution
     c.batch, c.y_features = made.batch * made.batch_groups, made.y_features * made.batch_groups
-    c.batch_groups, c.feature_groups, c.x_features = made.batch_groups, made.groups, made.x_features
+    c.batch_groups, c.feature_groups, c.x_features = made.batch_groups, made.feature_groups, made.x_features
     c.x_n, c.x_c, c.reversed = made.x_n, made.x_c, (INT * 3)(*made.reversed)
     for name_of_three in ("x_s", "x_size", "window", "w_s", "window_dilation", "stride", "y_s"):
         setattr(c, name_of_three, LONG3(*getattr(made, name_of_three)))

@@ -17,13 +17,13 @@ ONES = (1, 1, 1)
 
 
 class Convolution(NamedTuple):
-    """hloc_conv_args of one batch group; strides in elements."""
+    """hloc_conv_args of one batch group, and facts; strides in elements."""
 
-    type: str
     batch: int
     x_features: int
     y_features: int
-    groups: int
+    feature_groups: int
+    batch_groups: int
     x_size: tuple
     window: tuple
     y_size: tuple
@@ -41,15 +41,31 @@ class Convolution(NamedTuple):
     y_n: int
     y_c: int
     y_s: tuple
+    y_is_narrow: bool
+    type: str
     has_epilogue: bool
-    batch_groups: int = 1
-    y_is_narrow: bool = False
     is_packed: bool = False          # w is packed by an earlier step, or by this one (packing.py)
     packs: bool = False              # by this one, which computes nothing else
 
     @property
     def taps(self) -> int:
         return prod(self.window)
+
+    @property
+    def depth(self) -> int:
+        """Of a group: its input features."""
+        return self.x_features // self.feature_groups
+
+    @property
+    def features(self) -> int:
+        """Of a group: its output features."""
+        return self.y_features // self.feature_groups
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """Those of all batch groups, but for addresses, and for where sums go."""
+        whole = self._replace(batch=self.batch * self.batch_groups, y_features=self.y_features * self.batch_groups)
+        return dict(zip(self._fields[:self._fields.index("y_n")], whole))
 
     @property
     def is_f32(self) -> bool:
@@ -109,12 +125,11 @@ def arguments(given: Mapping, has_epilogue: bool, y_is_narrow: bool = False) -> 
     _, w_i, w_o, *w_s = given["rhs"]
     y_n, y_c, *y_s = given["result"] if not has_epilogue else (0, 0, *[0] * len(given["window"]))
     c = Convolution(
-        given["types"][0], given["batch"] // groups, given["lhs_features"], given["features"] // groups,
-        given["feature_groups"], three(given["lhs_size"], 1), three(given["window"], 1), three(given["size"], 1),
-        three(given["stride"], 1), three(given["padding_low"], 0), three(given["base_dilation"], 1),
-        three(given["window_dilation"], 1), three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o,
-        three(w_s, 0), y_n, y_c, three(y_s, 0), has_epilogue, groups,
-        y_is_narrow, "packing" in given, given.get("packing") == "packs")
+        given["batch"] // groups, given["lhs_features"], given["features"] // groups, given["feature_groups"], groups,
+        three(given["lhs_size"], 1), three(given["window"], 1), three(given["size"], 1), three(given["stride"], 1),
+        three(given["padding_low"], 0), three(given["base_dilation"], 1), three(given["window_dilation"], 1),
+        three(given["reversal"], 0), x_n, x_c, three(x_s, 0), w_i, w_o, three(w_s, 0), y_n, y_c, three(y_s, 0),
+        y_is_narrow, given["types"][0], has_epilogue, "packing" in given, given.get("packing") == "packs")
     return _normalized(c) if c.type in FAST_TYPES["conv"] else c
 
 

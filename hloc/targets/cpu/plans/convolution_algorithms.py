@@ -26,7 +26,7 @@ SPREAD_FLOATS = 1 << 20            # of conv_transposed.c
 
 def algorithm_of(c: Convolution, machine: Machine) -> str:
     """Convolutions that are matmuls are none of these (kernels/products/convolution_products.py)."""
-    if c.groups > 1 and c.groups == c.x_features == c.y_features and c.base_dilation == ONES:
+    if c.feature_groups > 1 and c.feature_groups == c.x_features == c.y_features and c.base_dilation == ONES:
         return "depthwise"
     if _is_transposed(c, machine):
         return "spread"
@@ -40,7 +40,7 @@ def by_images(c: Convolution) -> Convolution:
     convolution, whose batch groups are channels, are one themselves. Others as they are."""
     unused = (c.x_size[0], c.window[0], c.y_size[0], c.stride[0], c.pad_low[0]) == (1, 1, 1, 1, 0)
     of_channels = c.batch_groups > 1 and c.batch == c.y_features == 1
-    if c.groups > 1 or c.base_dilation != ONES or not unused or not (of_channels or _is_filter_gradient(c)):
+    if c.feature_groups > 1 or c.base_dilation != ONES or not unused or not (of_channels or _is_filter_gradient(c)):
         return c
     c = c._replace(
         x_features=1, x_c=1, x_size=(c.x_features, *c.x_size[1:]), x_s=(c.x_c, *c.x_s[1:]), w_i=1,
@@ -49,7 +49,8 @@ def by_images(c: Convolution) -> Convolution:
     if not of_channels:
         return c
     channels = c.batch_groups
-    return c._replace(x_features=channels, y_features=channels, groups=channels, batch_groups=1, x_n=0, x_c=c.x_n)
+    return c._replace(x_features=channels, y_features=channels, feature_groups=channels, batch_groups=1, x_n=0,
+                      x_c=c.x_n)
 
 
 def _is_filter_gradient(c: Convolution) -> bool:
@@ -60,14 +61,14 @@ def _is_transposed(c: Convolution, machine: Machine) -> bool:
     if c.base_dilation == ONES or c.stride != ONES or c.window_dilation[2] != 1 or c.taps > 4 * prod(c.y_size):
         return False
     small = prod(c.x_size) * c.taps * c.y_features <= 1 << 18 and c.taps * c.x_features * c.y_features <= 1 << 16
-    return c.groups == 1 and c.x_features >= 8 and (c.y_features <= machine.vector_bytes // 4 or small)
+    return c.feature_groups == 1 and c.x_features >= 8 and (c.y_features <= machine.vector_bytes // 4 or small)
 
 
 def _is_of_pairs(c: Convolution, machine: Machine) -> bool:
     """Whether there are enough input and output features, and neighbouring ones form pairs, in memory or in a copy."""
-    depth, lanes = c.x_features // c.groups, machine.vector_bytes // 4
+    depth, lanes = c.depth, machine.vector_bytes // 4
     in_place = not any(n % 2 for n in (c.x_n, *c.x_s)) and not rows_collide(c, c.x_s[2], 2, machine)
-    return depth >= lanes and depth % 2 == 0 and c.y_features // c.groups > lanes // 2 and (c.x_c != 1 or in_place)
+    return depth >= lanes and depth % 2 == 0 and c.features > lanes // 2 and (c.x_c != 1 or in_place)
 
 
 def rows_collide(c: Convolution, step: int, element_bytes: int, machine: Machine) -> bool:

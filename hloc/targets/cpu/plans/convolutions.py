@@ -71,17 +71,22 @@ def _images(c: Convolution, machine: Machine, image: int | None = None) -> int:
 
 
 def _filter(c: Convolution, machine: Machine) -> int:
-    return c.x_features // c.groups * c.taps * c.y_features + panel_columns(machine)
+    return c.depth * c.taps * c.y_features + panel_columns(machine)
+
+
+def _copied(c: Convolution, machine: Machine, move_x: bool, move_w: bool, image: int | None = None) -> Choices:
+    """x and w behind each other, where they are copied."""
+    x, w = _images(c, machine, image) if move_x else 0, _filter(c, machine) if move_w else 0
+    return Choices(move_x, move_w, at_w=x, at_panels=x + w)
 
 
 def _by_depthwise(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     """A task has all channels of a row of the result, or with few rows a piece of them, in whole tiles."""
-    move_x, move_w = not (c.is_f32 and c.x_c == 1), not (c.is_f32 and c.w_o == 1)
-    x, w = _images(c, machine) if move_x else 0, _filter(c, machine) if move_w else 0
+    made = _copied(c, machine, not (c.is_f32 and c.x_c == 1), not (c.is_f32 and c.w_o == 1))
     rows, columns = c.batch * c.y_size[0] * c.y_size[1], panel_columns(machine)
     pieces = max(-(-c.x_features // MOST_CHANNELS), min(-(-4 * machine.cores // max(1, rows)), c.x_features // columns))
     piece = -(-c.x_features // max(1, pieces) // columns) * columns
-    return Choices(move_x, move_w, at_w=x, first=4 * (x + w + 1), piece=min(piece, MOST_CHANNELS)), 0
+    return made._replace(first=4 * (made.at_panels + 1), piece=min(piece, MOST_CHANNELS)), 0
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -111,10 +116,8 @@ def _by_rows(c: Convolution, machine: Machine) -> tuple[Choices, int]:
         pitch, move_x = pitch + lanes, True
         image = prod(c.x_size) * pitch
     move_w = not c.is_f32 or one_piece and c.x_features > 1
-    move_x, move_w = move_x and not c.packs, move_w and (c.packs or not c.is_packed)
-    x, w = _images(c, machine, image) if move_x else 0, _filter(c, machine) if move_w else 0
-    return _with_panels(inner, machine, Choices(
-        move_x, move_w, one_piece, pitch=pitch, image=image, at_w=x, at_panels=x + w), dots=True)
+    made = _copied(c, machine, move_x and not c.packs, move_w and (c.packs or not c.is_packed), image)
+    return _with_panels(inner, machine, made._replace(one_piece=one_piece, pitch=pitch, image=image), dots=True)
 
 
 def _pitch(c: Convolution) -> int:
@@ -127,7 +130,7 @@ def _in_one_piece(c: Convolution) -> Convolution:
     dilation it has each position of x several times: that pays for few outputs."""
     run, row = c.window[2] * c.x_features, c.x_size[2] * c.x_features
     pays = c.window_dilation[2] == 1 or c.y_size[2] <= c.window[2] and c.y_size[2] * run <= 4 * row
-    if c.groups == 1 and c.x_features <= 8 and 1 < c.window[2] and run <= MOST_RUN and c.base_dilation == ONES \
+    if c.feature_groups == 1 and c.x_features <= 8 and 1 < c.window[2] and run <= MOST_RUN and c.base_dilation == ONES \
             and not c.reversed[2] and pays:
         return c._replace(x_features=run, window=(*c.window[:2], 1))
     return c
@@ -138,15 +141,13 @@ def _by_pairs(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     pitch = pairs.x_features
     if rows_collide(c, pitch, 4, machine):
         pitch += machine.vector_bytes // 4
-    move_x, move_w = c.x_c != 1 and not c.packs, c.packs or not c.is_packed
-    x = _images(pairs, machine, prod(pairs.x_size) * pitch) if move_x else 0
-    w = _filter(pairs, machine) if move_w else 0
-    return _with_panels(pairs, machine, Choices(move_x, move_w, pitch=pitch, at_w=x, at_panels=x + w), dots=False)
+    made = _copied(pairs, machine, c.x_c != 1 and not c.packs, c.packs or not c.is_packed, prod(pairs.x_size) * pitch)
+    return _with_panels(pairs, machine, made._replace(pitch=pitch), dots=False)
 
 
 def _panel_floats(c: Convolution, machine: Machine) -> int:
     columns = panel_columns(machine)
-    return c.groups * -(-(c.y_features // c.groups) // columns) * c.taps * (c.x_features // c.groups) * columns
+    return c.feature_groups * -(-c.features // columns) * c.taps * c.depth * columns
 
 
 def _positions(c: Convolution) -> int:
@@ -158,15 +159,15 @@ def _positions(c: Convolution) -> int:
 def _is_few(c: Convolution, machine: Machine) -> bool:
     """Whether one task has all positions of a phase for each panel of weights: then weights are not packed
     beforehand."""
-    panels = -(-(c.y_features // c.groups) // panel_columns(machine))
-    return not c.is_packed and _positions(c) <= FEW_TILES * tile_rows(machine) and c.groups == 1 \
+    panels = -(-c.features // panel_columns(machine))
+    return not c.is_packed and _positions(c) <= FEW_TILES * tile_rows(machine) and c.feature_groups == 1 \
         and c.x_features >= machine.vector_bytes // 4 and panels >= 2 * machine.cores
 
 
 def _are_dots(c: Convolution, machine: Machine) -> bool:
     """Whether lanes of x's features, which must be joined, cost less than lanes that are partly filled by output
     features."""
-    depth, features, lanes = c.x_features // c.groups, c.y_features // c.groups, machine.vector_bytes // 4
+    depth, features, lanes = c.depth, c.features, machine.vector_bytes // 4
     vectors = c.taps * -(-depth // lanes)
     products = c.taps * depth // 2 if machine.vector_bytes == 64 else c.taps * depth   # half vectors of the widest
     return depth >= lanes and features <= lanes // 2 and features * (vectors + FOLD) <= products
@@ -174,14 +175,14 @@ def _are_dots(c: Convolution, machine: Machine) -> bool:
 
 def _with_panels(c: Convolution, machine: Machine, made: Choices, dots: bool) -> tuple[Choices, int]:
     """Adds what conv_rows.c needs, for the convolution that it computes, and the number of threads."""
-    rows, columns, depth = tile_rows(machine), panel_columns(machine), c.x_features // c.groups
-    second, group_panels = c.taps * TAP_BYTES + 8 * depth, -(-(c.y_features // c.groups) // columns)
+    rows, columns, depth = tile_rows(machine), panel_columns(machine), c.depth
+    second, group_panels = c.taps * TAP_BYTES + 8 * depth, -(-c.features // columns)
     tiles = -(-_positions(c) // rows)
-    groups = ceil(ceil(tiles / TILES) * c.groups / machine.cores) * machine.cores       # as many for each thread
-    group = ceil(tiles * c.groups / groups) if groups else 1
+    groups = ceil(ceil(tiles / TILES) * c.feature_groups / machine.cores) * machine.cores    # as many for each thread
+    group = ceil(tiles * c.feature_groups / groups) if groups else 1
     own = group * rows * max(1, c.taps) * 8
     per_task = group * rows * c.taps * depth * group_panels * columns
-    tasks, grain = -(-tiles // group) * c.groups, int(2e5 / (per_task + 1)) + 1
+    tasks, grain = -(-tiles // group) * c.feature_groups, int(2e5 / (per_task + 1)) + 1
     few, most = _is_few(c, machine), max(1, min(MOST_FEW_PANELS, group_panels // (2 * machine.cores)))
     if few:
         tasks = group_panels
@@ -195,22 +196,16 @@ def _with_panels(c: Convolution, machine: Machine, made: Choices, dots: bool) ->
     return made, busy_threads(tasks, most if few else grain, machine)
 
 
-def panel_floats(c: Convolution, algorithm: str, machine: Machine) -> int:
-    """Of all panels of a convolution by rows or pairs; 0 if there are few positions: each task packs its own."""
-    inner = c._replace(x_features=c.x_features // 2) if algorithm == "pairs" else _in_one_piece(_passed_over(c))
-    return 0 if _is_few(inner, machine) else _panel_floats(inner, machine)
-
-
 # -- other algorithms --------------------------------------------------------------------------------------------------
 
 def _by_winograd(c: Convolution, machine: Machine) -> tuple[Choices, int]:
     """Packed filters are followed by w, if that is moved."""
-    blocks, move_x = blocks_of(c, machine), (not c.is_f32 or c.x_c != 1) and not c.packs
-    x, w = _images(c, machine) if move_x else 0, 0 if c.is_packed else moved_filter(c, machine)
-    first = 4 * (x + w + (0 if c.is_packed else blocks.filters) + 1)
-    return Choices(move_x, moved_filter(c, machine) > 0, is_few=blocks.few, at_w=x, at_panels=x + w, first=first,
-                   own=0 if c.packs else 4 * blocks.own, panels_at_once=blocks.grain,
-                   blocks_at_once=blocks.grain), busy_threads(blocks.tasks, 1, machine)
+    blocks, move_w = blocks_of(c, machine), moved_filter(c, machine) > 0
+    made = _copied(c, machine, (not c.is_f32 or c.x_c != 1) and not c.packs, move_w and not c.is_packed)
+    return made._replace(
+        move_w=move_w, is_few=blocks.few, first=4 * (made.at_panels + (0 if c.is_packed else blocks.filters) + 1),
+        own=0 if c.packs else 4 * blocks.own, panels_at_once=blocks.grain, blocks_at_once=blocks.grain,
+    ), busy_threads(blocks.tasks, 1, machine)
 
 
 def moved_filter(c: Convolution, machine: Machine) -> int:
@@ -219,11 +214,11 @@ def moved_filter(c: Convolution, machine: Machine) -> int:
 
 
 def _by_spread(c: Convolution, machine: Machine) -> tuple[Choices, int]:
-    x, w, images = _images(c, machine) if _moves_spread(c) else 0, _filter(c, machine), _images_at_once(c)
+    made, images = _copied(c, machine, _moves_spread(c), True), _images_at_once(c)
     spread = images * prod(c.x_size) * c.taps * c.y_features
     piece = max(1, min(c.y_size[2], PIECE_FLOATS // c.y_features))
-    return Choices(_moves_spread(c), True, at_w=x, at_panels=x + w, second=4 * (x + w + spread + 1),
-                   own=4 * piece * c.y_features, images=images, piece=piece), machine.cores
+    return made._replace(second=4 * (made.at_panels + spread + 1), own=4 * piece * c.y_features, images=images,
+                         piece=piece), machine.cores
 
 
 def _images_at_once(c: Convolution) -> int:

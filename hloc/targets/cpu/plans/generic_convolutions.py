@@ -20,9 +20,9 @@ FEW_FEATURES, FEW_PATCH_BYTES = 4, PATCH_BYTES // 8      # of a thread: weights 
 
 def generic_plan(c: Convolution, types: tuple[str, str], machine: Machine) -> tuple[Choices, list[Product]]:
     operand, total = types
-    depth, features = c.x_features // c.groups, c.y_features // c.groups
+    depth, features = c.depth, c.features
     product = PRODUCT_OF.get(operand if operand == total else f"{operand}_{total}", operand)
-    factor, row, k = ELEMENT_TYPES[product].bytes, c.groups * c.taps * depth, c.taps * depth
+    factor, row, k = ELEMENT_TYPES[product].bytes, c.feature_groups * c.taps * depth, c.taps * depth
     copies = factor != ELEMENT_TYPES[operand].bytes
     size = [(y - 1) * s + (w - 1) * d + 1 for y, s, w, d in zip(c.y_size, c.stride, c.window, c.window_dilation)]
     framed = not copies and (c.x_c == 1 or c.x_features == 1) and not any(c.pad_low) \
@@ -32,21 +32,21 @@ def generic_plan(c: Convolution, types: tuple[str, str], machine: Machine) -> tu
     in_line = _is_in_line(c, framed)
     rows = 0 if in_line else min(images * of_one, _patch_rows(row, features, factor, machine))
     frame = 0 if framed else images * frame_n
-    memory = (frame + rows * row + c.groups * k * features + 1) * factor + c.groups * c.taps * 8
+    memory = (frame + rows * row + c.feature_groups * k * features + 1) * factor + c.feature_groups * c.taps * 8
     if in_line:
         counts, a = {of_one}, (0, k, c.stride[2] * (c.x_s[2] if framed else c.x_features), 1)
     else:
         wholes = {images * of_one, c.batch % images * of_one}
         counts, a = {m for whole in wholes for m in (min(rows, whole), whole % rows)}, (0, k, row, 1)
     return Choices(framed=framed, second=memory, images=images, patch_rows=rows), \
-        [Product(product, c.groups, m, features, k, a, (0, k * features, features, 1), has_epilogue=True)
+        [Product(product, c.feature_groups, m, features, k, a, (0, k * features, features, 1), has_epilogue=True)
          for m in sorted(counts) if m]
 
 
 def _is_in_line(c: Convolution, framed: bool) -> bool:
     """Whether the frame's positions, as rows, are the patches: windows along one dimension."""
     side_by_side = c.window_dilation[2] == 1 and not c.reversed[2] and (not framed or c.x_s[2] == c.x_features)
-    return c.window[0] * c.window[1] * c.y_size[0] * c.y_size[1] == 1 and c.groups == 1 \
+    return c.window[0] * c.window[1] * c.y_size[0] * c.y_size[1] == 1 and c.feature_groups == 1 \
         and (side_by_side or c.window[2] == 1)
 
 

@@ -13,11 +13,8 @@ from hloc.analysis.packing import align
 from hloc.kernels.ir import Tile
 from hloc.kernels.plan import Packing
 from hloc.machine import Machine
-from hloc.targets.cpu.building.library_kernels import FAST_TYPES
 from hloc.targets.cpu.plans.complex_matmul import PARTS
-from hloc.targets.cpu.plans.convolution import Convolution, convolution_of
-from hloc.targets.cpu.plans.convolution_algorithms import algorithm_of
-from hloc.targets.cpu.plans.convolutions import moved_filter, panel_floats
+from hloc.targets.cpu.plans.convolutions import moved_filter, plan_of_tile
 from hloc.targets.cpu.plans.matmul import Product, kind_of, product_of
 from hloc.targets.cpu.plans.matmul_choice import plan_of
 from hloc.targets.cpu.plans.winograd import transformed_filters
@@ -31,7 +28,7 @@ def packing_of(tile: Tile, machine: Machine) -> Packing | None:
     if tile.library_kernel == "gemm":
         found = _of_product(product_of(tile), machine)
     elif tile.library_kernel == "convolution":
-        found = _of_convolution(convolution_of(tile), machine)
+        found = _of_convolution(tile, machine)
     if found is None or not found[1]:
         return None
     operand, size = found
@@ -49,14 +46,15 @@ def _of_product(g: Product, machine: Machine) -> tuple[int, int] | None:
     return 0 if plan.constants.exchanged else 1, panels * (kind.units(g.k) * kind.columns * kind.unit + corrections)
 
 
-def _of_convolution(c: Convolution, machine: Machine) -> tuple[int, int] | None:
+def _of_convolution(tile: Tile, machine: Machine) -> tuple[int, int] | None:
     """runtime/conv.h: w_packed."""
-    if c.type not in FAST_TYPES["conv"] or c.batch_groups > 1:
+    plan = plan_of_tile(tile, machine)
+    c, by = plan.convolution, plan.choices
+    if c.batch_groups > 1 or plan.algorithm not in ("rows", "pairs", "winograd"):
         return None
-    algorithm = algorithm_of(c, machine)
-    if algorithm == "winograd":
+    if plan.algorithm == "winograd":
         return 1, 4 * (transformed_filters(c, machine) + moved_filter(c, machine))
-    return (1, 4 * panel_floats(c, algorithm, machine)) if algorithm in ("rows", "pairs") else None
+    return 1, by.first - 4 * by.at_panels             # none where each task packs its own panels
 
 
 def _with(tile: Tile, fact: tuple[str, str]) -> Tile:

@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
 def goes_by_blocks(c: Convolution, machine: Machine) -> bool:
     """Whether the algorithm applies, and needs less work."""
     fits = c.window == (1, 3, 3) and c.stride == c.base_dilation == c.window_dilation == ONES \
-        and c.groups == c.batch_groups == c.x_size[0] == c.y_size[0] == 1 and not c.pad_low[0] \
+        and c.feature_groups == c.batch_groups == c.x_size[0] == c.y_size[0] == 1 and not c.pad_low[0] \
         and c.x_features % UNIT == c.y_features % UNIT == 0 and 0 < c.x_features <= MOST_FEATURES
     direct = 9 * c.batch * c.y_size[1] * c.y_size[2] * c.x_features * c.y_features
     return fits and direct >= LEAST_WORK and _work(c, machine) <= WORTH * direct

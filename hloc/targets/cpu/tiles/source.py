@@ -136,12 +136,7 @@ def convolution(tile: Tile, name: str, machine: Machine) -> tuple[CFunction, ...
     (type, total), (lhs, rhs), c = given["types"], _operands(tile), plan.convolution
     # Those of all batch groups; the plan's convolution is one of them.
     fields: dict[str, object] = dict(
-        batch=c.batch * c.batch_groups, x_features=c.x_features, y_features=c.y_features * c.batch_groups,
-        feature_groups=c.groups,
-        batch_groups=c.batch_groups, x_size=c.x_size, window=c.window, y_size=c.y_size, stride=c.stride,
-        pad_low=c.pad_low, base_dilation=c.base_dilation, window_dilation=c.window_dilation, reversed=c.reversed,
-        x=_address(lhs, type, given["lhs"][0]), x_n=c.x_n, x_c=c.x_c, x_s=c.x_s,
-        w=_address(rhs, type, given["rhs"][0]), w_i=c.w_i, w_o=c.w_o, w_s=c.w_s,
+        **c.arguments, x=_address(lhs, type, given["lhs"][0]), w=_address(rhs, type, given["rhs"][0]),
         epilogue_is_transposed=given["is_transposed"], choices=constants_text(plan.choices))
     to = dict(y_n=c.y_n, y_c=given["result"][1], y_s=c.y_s, y_is_narrow=c.y_is_narrow)
     epilogue = _finished(tile, fields, "w", "y", to, machine)
