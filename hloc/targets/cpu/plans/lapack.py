@@ -88,6 +88,11 @@ class _Call:
         require(code in map(ord, known))
         return chr(code)
 
+    def number(self, name: str, known: int) -> int:
+        """An option that has this value, also if it is not written."""
+        require(option(self.made_of, name, known) == known)
+        return known
+
     def operand(self, *dimensions: int) -> Place:
         self.operands.append((self.element, dimensions))
         return Place(len(self.operands) - 1, prod(dimensions) * _bytes(self.element))
@@ -140,7 +145,7 @@ def _bytes(type: str) -> int:
     return ELEMENT_TYPES[type].bytes
 
 
-# -- one function per routine: its arguments but for info, which is the last one. c.rows of a square matrix: n ---------
+# -- routines: arguments but for info, which is the last one; c.rows of a square matrix: n ----------------------------
 
 def _potrf(c: _Call) -> list[Argument]:
     uplo, n = c.letter("uplo", "LU"), c.rows
@@ -151,24 +156,11 @@ def _potrf(c: _Call) -> list[Argument]:
     return [uplo, n, a, n]
 
 
-def _getrf(c: _Call) -> list[Argument]:
-    return [c.rows, c.columns, c.factored(), c.rows, c.result(INTEGER, c.small)]
-
-
-def _geqrf(c: _Call) -> list[Argument]:
-    return [c.rows, c.columns, c.factored(), c.rows, c.result(c.element, c.small), *c.work()]
-
-
 def _orgqr(c: _Call) -> list[Argument]:
     require(len(c.given) == 2 and c.given[1].rank > 0)
     c.other = c.given[1].dimensions[-1]
     require(c.rows >= c.columns >= c.other)
     return [c.rows, c.columns, c.other, c.factored(), c.rows, c.operand(c.other), *c.work()]
-
-
-def _syevd(c: _Call) -> list[Argument]:
-    return [c.letter("mode", "V"), c.letter("uplo", "LU"), c.rows, c.factored(), c.rows, c.result(c.real, c.rows),
-            *c.work(), *c.work(c.real) * c.is_complex, *c.work(INTEGER)]
 
 
 def _singular_values(c: _Call, *, divides: bool) -> list[Argument]:
@@ -209,18 +201,6 @@ def _gtsv(c: _Call) -> list[Argument]:
     return [n, c.other, rooms[0]._replace(bytes=rooms[0].bytes + _bytes(c.element)), *rooms[1:], b, n]
 
 
-def _gehrd(c: _Call) -> list[Argument]:
-    n = c.rows
-    require(option(c.made_of, "low", 1) == 1 and option(c.made_of, "high", n) == n)
-    return [n, 1, n, c.factored(), n, c.result(c.element, n - 1), *c.work()]
-
-
-def _sytrd(c: _Call) -> list[Argument]:
-    n = c.rows
-    return [c.letter("uplo", "LU"), n, c.factored(), n, c.result(c.real, n), c.result(c.real, n - 1),
-            c.result(c.element, n - 1), *c.work()]
-
-
 def _gees(c: _Call) -> list[Argument]:
     """Nothing is selected: eigenvalues are not reordered."""
     job, sort, n, vectors = c.letter("mode", "V"), c.letter("sort", "N"), c.rows, c.room(c.rows ** 2, c.element)
@@ -247,9 +227,16 @@ def _geev(c: _Call) -> list[Argument]:
 
 
 FORMS: dict[str, Callable[[_Call], list[Argument]]] = {
-    "potrf": _potrf, "getrf": _getrf, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd, "trsm": _trsm, "gtsv": _gtsv,
+    "potrf": _potrf, "orgqr": _orgqr, "trsm": _trsm, "gtsv": _gtsv, "gees": _gees, "geev": _geev,
+    "getrf": lambda c: [c.rows, c.columns, c.factored(), c.rows, c.result(INTEGER, c.small)],
+    "geqrf": lambda c: [c.rows, c.columns, c.factored(), c.rows, c.result(c.element, c.small), *c.work()],
+    "syevd": lambda c: [c.letter("mode", "V"), c.letter("uplo", "LU"), c.rows, c.factored(), c.rows,
+                        c.result(c.real, c.rows), *c.work(), *c.work(c.real) * c.is_complex, *c.work(INTEGER)],
     "gesdd": partial(_singular_values, divides=True), "gesvd": partial(_singular_values, divides=False),
-    "gehrd": _gehrd, "sytrd": _sytrd, "gees": _gees, "geev": _geev}
+    "gehrd": lambda c: [c.rows, c.number("low", 1), c.number("high", c.rows), c.factored(), c.rows,
+                        c.result(c.element, c.rows - 1), *c.work()],
+    "sytrd": lambda c: [c.letter("uplo", "LU"), c.rows, c.factored(), c.rows, c.result(c.real, c.rows),
+                        c.result(c.real, c.rows - 1), c.result(c.element, c.rows - 1), *c.work()]}
 OF_ANY_SIDES = ("getrf", "geqrf", "orgqr", "gesdd", "gesvd", "gtsv")
 
 
