@@ -133,7 +133,8 @@ def _by_elements(nest: GridNest) -> Iterator[Rule]:
         buffers = list(dict.fromkeys(load.buffer for load in loads))
         yield [[_tile(names, read, edge, width, buffers[:n]) for n in range(len(buffers), 0, -1) for width in widths]
                for edge in EDGES]
-    yield [[_vectors("d0", width) + _bound(LANE, *names[:-1], "d0o" if width > 1 else "d0")] for width in widths]
+    yield [[_vectors("d0", width) + _bound(LANE, *names[:-1], "d0o")] for width in widths if width > 1]
+    yield [[_bound(LANE, *names)]]
 
 
 def _tile(names: list[str], read: str, edge: int, width: int, buffers: list[str]) -> tuple[Step, ...]:
