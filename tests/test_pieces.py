@@ -65,3 +65,23 @@ ENTRY e {{ x = f32[40000,48] parameter(0)  z = f32[] constant(0)
     assert len(kernels) == 2 - bool(joined)
     step, = re.fullmatch(r"rfactor\(i0,(\d+)\)" + joined, kernels[0].origin[-1]).groups()
     assert kernels[0].buffers[1].size == int(step) * 48
+
+
+@pytest.mark.parametrize("sizes, gone, steps", [
+    ("4096,10", "0", "rfactor(i1,8)"), ("4096,24", "0", "rfactor(i1,4)"), ("64,32,49", "0,2", "rfactor(i2,49)"),
+    ("8000,4,2", "0,2", "rfactor(i1,16) rfactor(i3,2)"), ("4096,40", "0", ""), ("40,10", "0", "rfactor(i1,5)"),
+    ("4,32,49", "0,2", ""), ("64,32,200", "0,2", ""), ("64,200", "1", ""), ("4099,10", "0", "")])
+def test_short_inner_loops_are_kept(sizes, gone, steps):
+    """Until the second kernel, where vectors then run along them in the first one, of many rows."""
+    result = ",".join(n for d, n in enumerate(sizes.split(",")) if str(d) not in gone.split(","))
+    module = api.load(f"""HloModule m
+add {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }}
+ENTRY e {{
+  x = f32[{sizes}] parameter(0)
+  z = f32[] constant(0)
+  ROOT r = f32[{result}] reduce(x, z), dimensions={{{gone}}}, to_apply=add
+}}""")
+    one_core = dataclasses.replace(find("cpu"), machine=dataclasses.replace(CPU, cores=1))
+    kernels = api.optimized_plan(module, one_core)[1].kernels
+    assert len(kernels) == 1 + bool(steps)
+    assert not steps or kernels[0].origin[-1] == steps

@@ -108,11 +108,6 @@ class Group:
                 for p, n in self.parameters.items() if p.shape.is_array and not self.is_scalar_constant(p)}
 
     @cached_property
-    def repeated(self) -> dict[Instruction, int]:
-        """The operands of broadcasts, with two uses each."""
-        return {m.operands[0]: 2 for m in self.members if m.opcode == "broadcast"}
-
-    @cached_property
     def kernel_name(self) -> str:
         """A C identifier from opcodes: add, fusion_exponential_multiply, reduce_maximum ..."""
         if self.instruction.opcode != "fusion":
@@ -147,10 +142,6 @@ class Outline:
         self.written: list[str] = []
         self.staged: dict[tuple[str, Index], Load] = {}
         self.elements = Elements(self.builder, {}, group.uses, RULES, parameter=self._parameter)
-
-    def share_broadcasts(self) -> None:
-        """Bind the operands of broadcasts: for kernels that unroll adjacent elements of a dimension."""
-        self.elements.uses = {**self.elements.uses, **self.group.repeated}
 
     def _parameter(self, parameter: Instruction) -> Source | None:
         """How a parameter, or a stored result, is read: a literal, or a load that widens narrow types. None for other

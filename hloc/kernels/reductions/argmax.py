@@ -41,29 +41,29 @@ class ArgmaxNest(Nest):
 
     has_lanes = True
 
-    def row(self, counters: list[Index]) -> list[list[Expr]]:
+    def row(self, counters: list[Index]) -> list[Expr]:
         r, b = self.reduction, self.outline.builder
         chosen, n = choice(r.reduces[0]), len(r.extents) - 1
         assert chosen is not None                # as is_argmax says
         (_, _, type), _ = r.accumulators
         best = b.mutable(type, identity(chosen.op, type), chosen.op)
         with self.reduced_loop(n, VECTOR) as counters[n], b.pinned([best.name]):
-            b.assign(best, Apply(chosen.op, (best, self.read(counters)[0][0][0]), type))
+            b.assign(best, Apply(chosen.op, (best, self.read(counters)[0][0]), type))
         place = self.place(counters, best, chosen.place, chosen.first_nan)
         accumulators = self.start(False)
         if ELEMENT_TYPES[type].kind != "float":
             self.take(accumulators, [[best, place]])
-            return [list(accumulators)]
+            return list(accumulators)
         self.take_zero(counters, best, place, chosen)
         if chosen.first_nan:
             self.take(accumulators, [[best, place]])
-            return [list(accumulators)]
+            return list(accumulators)
         with b.guard([Apply("compare_eq", (best, best), "pred")]):
             self.take(accumulators, [[best, place]])
         with b.guard([Apply("compare_ne", (best, best), "pred")]), \
                 self.reduced_loop(n, SERIAL) as counters[n], b.pinned([a.name for a in accumulators]):
-            self.take(accumulators, [self.read(counters)[0][0]])
-        return [list(accumulators)]
+            self.take(accumulators, [self.read(counters)[0]])
+        return list(accumulators)
 
     def place(self, counters: list[Index], best: Var, which: str, is_nan: bool = False) -> Var:
         """The FIRST or LAST position of a value. is_nan: whether it may be NaN."""
@@ -71,7 +71,7 @@ class ArgmaxNest(Nest):
         op = "minimum" if which == FIRST else "maximum"
         place = b.mutable(type, identity(op, type), op)
         with self.reduced_loop(n, VECTOR) as counters[n], b.pinned([best.name, place.name]):
-            value, where = self.read(counters)[0][0]
+            value, where = self.read(counters)[0]
             is_met: Expr = Apply("compare_eq", (value, best), "pred")
             if is_nan and ELEMENT_TYPES[best.type].kind == "float":
                 is_met = Apply("or", (is_met, Apply("compare_ne", (value, value), "pred")), "pred")
@@ -85,4 +85,4 @@ class ArgmaxNest(Nest):
         with b.guard([Apply("compare_eq", (best, Const(0.0, best.type)), "pred")]):
             where = place if chosen.value == chosen.place else self.place(counters, best, chosen.value)
             counters[n] = b.bind_index(Apply("convert", (where,), INDEX), 0, self.reduction.extents[n] - 1)
-            b.assign(best, self.read(counters)[0][0][0])
+            b.assign(best, self.read(counters)[0][0])

@@ -151,7 +151,7 @@ class BlockNest(Nest):
     def add_point(self, counters: list[Index], place: Index) -> None:
         """sum = to_apply(sum, element) at one place of a tile."""
         b, types = self.outline.builder, [t for _, _, t in self.reduction.accumulators]
-        elements = [v for one in self.read(list(counters))[0] for v in one]
+        elements = [v for one in self.read(counters) for v in one]
         with b.pinned(self.sums):
             old = [b.let(Load(n, b.position(place), t)) for n, t in zip(self.sums, types)]
             for (reduce, _, _), name, x, y in zip(self.reduction.accumulators, self.sums, old, elements):

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from hloc.ir import ELEMENT_TYPES
 from hloc.kernels import indexing, loops
@@ -22,12 +21,15 @@ from hloc.kernels.reductions.reduction import Reduction, point_values, start
 from hloc.kernels.rules.loops import accumulate
 from hloc.machine import Machine
 
+COLUMNS = 512               # the fewest of a block
+ACCUMULATED_BYTES = 8192    # of a block: a quarter of the L1 cache
+
 Finish = Callable[[Index, list[Expr]], None]
 
 
 @dataclass
 class Nest:
-    """The loops of one reduction kernel. cuts: of reduced loops into pieces; values: what is reduced at some points, if
+    """The loops of one reduction kernel. cuts: of reduced loops into pieces; values: what is reduced at a point, if
     not the elements of the Reduction's arrays. Inside of the loops, piece is the number of the piece, and dealt the
     piece of each loop that is cut."""
 
@@ -42,8 +44,6 @@ class Nest:
     def emit(self, finish: Finish, joined: tuple[Nest, Finish] | None = None) -> None:
         """finish(position, totals) uses the totals of one result, or of a piece of it. joined: the nest of what the
         last piece of a group of results does in the same kernel, and what uses its totals."""
-        if self.reduction.is_written_out:
-            self.outline.share_broadcasts()
         with self.opened(self.kept) as opened:
             self.group(opened, finish)
             if joined is not None:
@@ -53,33 +53,23 @@ class Nest:
 
     def group(self, opened: Sequence[Index], finish: Finish) -> None:
         """What one iteration of the loops over results does."""
-        if self.values is None:
-            self.values = partial(point_values, self.reduction, self.outline)
         counters = [indexing.ZERO] * len(self.reduction.extents)
         for n, counter in zip(self.kept, opened):
             counters[n] = counter
         self.results_of(counters, finish)
 
     def results_of(self, counters: list[Index], finish: Finish) -> None:
-        """finish(position, totals) for each result whose loop is written out."""
-        for k, total in enumerate(self.row(counters)):
-            if self.results > 1:
-                counters[-1] = indexing.constant(k)
-            finish(self.reduction.kept(counters), total)
+        """finish(position, totals) for each result of this iteration."""
+        finish(self.reduction.kept(counters), self.row(counters))
 
     def joining(self, reduction: Reduction, values: Callable) -> Nest:
         """The nest of a kernel that reduces the partial results of all pieces."""
         return Nest(reduction, self.outline, self.machine, values=values)
 
     @property
-    def lane(self) -> int:
-        """The innermost loop that is not written out."""
-        return len(self.reduction.extents) - 1 - self.reduction.is_written_out
-
-    @property
     def kept(self) -> list[int]:
-        """The loops over results, but for one that is written out."""
-        return [n for n, gone in enumerate(self.reduction.reduced[:self.lane + 1]) if not gone]
+        """The loops over results."""
+        return [n for n, gone in enumerate(self.reduction.reduced) if not gone]
 
     @property
     def reduced(self) -> list[tuple[int, int]]:
@@ -101,14 +91,25 @@ class Nest:
         """The number of results, or of blocks of adjacent ones, that are computed side by side without pieces."""
         r = self.reduction
         if not r.reduced[-1]:
-            return r.results // min(r.columns, r.extents[-1])
-        return r.results if self.has_lanes or self.machine.kind == "cpu" else -(-r.results // r.columns)
+            return r.results // min(self.columns, r.extents[-1])
+        return r.results if self.has_lanes or self.machine.kind == "cpu" else -(-r.results // self.columns)
+
+    @property
+    def columns(self) -> int:
+        """Adjacent results that are computed side by side: threads of a GPU; on a CPU a block, whose accumulators fit
+        into the L1 cache, because longer pieces of rows are read faster from memory, but blocks for all cores."""
+        if self.machine.kind == "gpu":
+            return COLUMNS
+        bytes_each = sum(ELEMENT_TYPES[t].bytes for _, _, t in self.reduction.accumulators)
+        blocks = 2 * self.machine.cores if self.machine.cores > 1 else 1
+        most = min(ACCUMULATED_BYTES // bytes_each, self.reduction.results // blocks)
+        return max(COLUMNS, most // COLUMNS * COLUMNS)
 
     @property
     def has_lanes(self) -> bool:
         """Whether the innermost reduced loop is a VECTOR loop."""
         r = self.reduction
-        return r.reduced[self.lane] and all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
+        return r.reduced[-1] and all(can_reassociate(r.monoid(i), t) for i, _, t in r.accumulators)
 
     @property
     def steps(self) -> int:
@@ -123,17 +124,9 @@ class Nest:
         """The number of pieces of each result."""
         return math.prod(c.count for c in self.cuts)
 
-    @property
-    def results(self) -> int:
-        """The number of results whose loop is written out, each with accumulators of its own."""
-        r = self.reduction
-        return r.extents[-1] if r.is_written_out and not r.reduced[-1] else 1
-
-    @property
-    def read(self) -> Callable:
-        """`values`, once they are set."""
-        assert self.values is not None
-        return self.values
+    def read(self, counters: list[Index]) -> list[list[Expr]]:
+        """What each reduce takes in at one point."""
+        return self.values(counters) if self.values else point_values(self.reduction, self.outline, counters)
 
     @contextmanager
     def opened(self, kept: list[int]) -> Iterator[list[Index]]:
@@ -142,7 +135,7 @@ class Nest:
         blocks are of adjacent results: columns."""
         r, b = self.reduction, self.outline.builder
         extents = [r.extents[n] for n in kept]
-        columns = self.machine.kind == "cpu" and kept[-1:] == [self.lane]
+        columns = self.machine.kind == "cpu" and not r.reduced[-1]
         if not self.cuts and not columns:
             size = math.prod(n for n, gone in zip(r.extents, r.reduced) if gone)
             bytes = size * max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
@@ -150,7 +143,7 @@ class Nest:
                 yield list(rows)
             return
         *outer, last = extents or [1]
-        width = min(r.columns, last) if columns else 1
+        width = min(self.columns, last) if columns else 1
         with self.opened_pieces(outer, -(-last // width)) as counters, \
                 loops.block_loop(b, last, width, counters[-1], SERIAL) as column:
             yield [*counters[:-1], column][:len(kept)]
@@ -165,18 +158,16 @@ class Nest:
             self.piece = indexing.linearize(pieces, counts)
             yield [*opened[:len(outer)], opened[-1]]
 
-    def row(self, counters: list[Index]) -> list[list[Expr]]:
-        """All reduced loops for one result, or for those whose loop is written out: the totals of each."""
-        r = self.reduction
-        gone = [n for n, reduced in enumerate(r.reduced[:self.lane + 1]) if reduced]
-        vector = self.has_lanes
-        sets = [self.start(vector) for _ in range(self.results)]
+    def row(self, counters: list[Index]) -> list[Expr]:
+        """All reduced loops for one result: the totals."""
+        gone, vector = [n for n, reduced in enumerate(self.reduction.reduced) if reduced], self.has_lanes
+        accumulators = self.start(vector)
         with ExitStack() as stack:
             for n in gone:
                 kind = VECTOR if vector and n == gone[-1] else SERIAL
                 counters[n] = stack.enter_context(self.reduced_loop(n, kind))
-            self.update(sets, counters)
-        return [list(one) for one in sets]
+            self.take(accumulators, self.read(counters))
+        return list(accumulators)
 
     def reduced_loop(self, n: int, kind: str) -> AbstractContextManager[Index]:
         """A reduced loop, or the part of it that is in this piece."""
@@ -190,14 +181,6 @@ class Nest:
         r, b = self.reduction, self.outline.builder
         return [b.mutable(t, start(r, self.outline, i, k), (r.monoid(i) or "") if vector else "")
                 for i, k, t in r.accumulators]
-
-    def update(self, sets: list, counters: list[Index]) -> None:
-        """Accumulate the elements at one point, or at those whose loop is written out, in the sets of their results."""
-        r = self.reduction
-        points = [[*counters[:-1], indexing.constant(k)] for k in range(r.extents[-1])] if r.is_written_out \
-            else [counters]
-        for k, elements in enumerate(self.read(*points)):
-            self.take(sets[k % len(sets)], elements)
 
     def take(self, accumulators: list[Var], elements: list[list[Expr]]) -> None:
         remaining = list(accumulators)

@@ -28,18 +28,13 @@ from hloc.kernels.monoids import identity
 from hloc.kernels.reductions.argmax import ArgmaxNest, is_argmax
 from hloc.kernels.reductions.blocks import BlockNest, tile_of
 from hloc.kernels.reductions.nest import Nest
-from hloc.kernels.reductions.pieces import best_cuts, seconds_on_one_core
+from hloc.kernels.reductions.pieces import Cut, best_cuts, seconds_on_one_core
 from hloc.kernels.reductions.reduction import Reduction, point_values, start, store_results
 from hloc.kernels.rules.loops import element_types
 from hloc.machine import Machine
 
-SHORT_INNER = 16                # a shorter innermost reduced loop is left to the second kernel;
-SHORT_BYTES, OFTEN = 512, 8     # on a CPU below so many bytes of sums, if it runs so often per result
-FEW_COLUMNS, MOST_AT_ONCE = 16, 128     # of a row; of several rows that are summed as one
-SMALLEST_AT_ONCE = 1 << 12      # elements of all of them
-FEWEST_LANES = 32                       # elements of such a row
-SHORTEST_VECTOR = 16            # iterations of the loop before one that is written out
-MOST_OPERATIONS = 64            # for each element of this one: more would not stay in registers
+LATE_BYTES, OFTEN = 512, 8       # of sums of one row that are kept until the end; rows that each of them is a sum of
+VECTOR_LANES, FEWEST_LANES = 16, 32
 
 
 def lower_reduce(group: Group, machine: Machine) -> Lowered:
@@ -53,7 +48,6 @@ def lower_reduce(group: Group, machine: Machine) -> Lowered:
     if math.prod(reduction.dimensions) == 0:
         return Lowered((_nothing_to_reduce(reduction, machine),))
     _choose_loops(reduction)
-    reduction.choose_columns(machine)
     reduction, nest = _nest(reduction, machine)
     shapes = [p.shape for p in group.parameters if p.shape.is_array]
     seconds = seconds_on_one_core(sum(s.num_elements * ELEMENT_TYPES[s.element_type].bits // 8 for s in shapes),
@@ -94,7 +88,7 @@ def _choose_loops(reduction: Reduction) -> None:
         store_results(reduction, outline, reduction.kept(list(counters)), zeros)
     finer, origins, trial = loops.refine(reduction.extents, emit)
     reduction.extents, reduction.reduced = finer, [reduction.reduced[o] for o in origins]
-    reduction.operations, reduction.work = trial.operations, trial.work
+    reduction.work = trial.work
     reduction.has_loops = trial.counts.get("i", 0) > sum(n > 1 for n in finer)
 
 
@@ -120,25 +114,24 @@ def _nest(reduction: Reduction, machine: Machine) -> tuple[Reduction, Nest]:
         first = reduction
     else:
         reduction, first = _rfactored(reduction)
-        first.is_written_out = _is_written_out(first)
     kind = ArgmaxNest if first is reduction and is_argmax(reduction) else Nest
     return reduction, kind(first, outline, machine)
 
 
 def _lowered(reduction: Reduction, nest: Nest) -> Lowered:
     """One kernel; or partial results go to scratch buffers, and are joined: on a GPU by the last team that finishes
-    with a group of results, or else by a second kernel, which also reduces a loop that the first one keeps."""
+    with a group of results, or else by a second kernel, which also reduces loops that the first one keeps."""
     first, by_blocks = nest.outline, isinstance(nest, BlockNest)
-    late, store = nest.reduction is not reduction, partial(store_results, reduction, first)
-    if not late and not nest.cuts:
+    store = partial(store_results, reduction, first)
+    if nest.reduction is reduction and not nest.cuts:
         nest.emit(store)
         return Lowered((first.finish(cost=_cost(reduction, first)),))
     by_lanes = nest.machine.kind == "gpu" and nest.has_lanes and not by_blocks
-    last = max(n for n, gone in enumerate(reduction.reduced) if gone) if late else None
-    loops = [(extent, n == last) for n, extent in enumerate(reduction.extents) if n == last or not reduction.reduced[n]]
+    inner = 1 + max(n for n, gone in enumerate(nest.reduction.reduced) if gone)
+    loops = [(extent, gone) for n, (extent, gone) in enumerate(zip(reduction.extents, reduction.reduced))
+             if n >= inner or not gone]
     loops.insert(len(loops) if by_lanes else 0, (nest.pieces, True))
-    joining = replace(reduction, extents=[n for n, _ in loops], reduced=[gone for _, gone in loops],
-                      is_written_out=False)
+    joining = replace(reduction, extents=[n for n, _ in loops], reduced=[gone for _, gone in loops])
     types, size = [t for _, _, t in reduction.accumulators], math.prod(joining.extents)
 
     def keep(position: Index, totals: list[Expr]) -> None:
@@ -146,7 +139,8 @@ def _lowered(reduction: Reduction, nest: Nest) -> Lowered:
             indexing.add(indexing.scale(nest.piece, size // nest.pieces), position)
         for k, (type, total) in enumerate(zip(types, totals)):
             first.builder.store(first.scratch_buffer(k, type, size, "write"), place, total)
-    steps, scratch = " ".join(map(str, nest.cuts)), tuple(size * ELEMENT_TYPES[t].bytes for t in types)
+    late = [Cut(n, reduction.extents[n], 1) for n, gone in enumerate(reduction.reduced) if gone and n >= inner]
+    steps, scratch = " ".join(map(str, (*late, *nest.cuts))), tuple(size * ELEMENT_TYPES[t].bytes for t in types)
     if by_blocks or by_lanes:
         nest.emit(keep, (nest.joining(joining, _partials(joining, first)), store))
         call = first.finish(cost=_cost(reduction, first), steps=f"{steps} joined by the last team")
@@ -164,11 +158,11 @@ def _lowered(reduction: Reduction, nest: Nest) -> Lowered:
 
 def _partials(joining: Reduction, outline: Outline) -> Callable:
     """The partial results at a place of the joining loops, in place of elements."""
-    def partials(counters: list[Index]) -> list[list[list[Expr]]]:
+    def partials(counters: list[Index]) -> list[list[Expr]]:
         position = indexing.linearize(counters, joining.extents)
         loaded = iter([outline.builder.load(f"scratch{k}", t, position)
                        for k, (_, _, t) in enumerate(joining.accumulators)])
-        return [[[next(loaded) for _ in element_types(r)] for r in joining.reduces]]
+        return [[next(loaded) for _ in element_types(r)] for r in joining.reduces]
     return partials
 
 
@@ -179,63 +173,36 @@ def _cost(reduction: Reduction, outline: Outline) -> Cost:
 
 # -- loops that are kept until the end ---------------------------------------------------------------------------------
 
-def _is_written_out(reduction: Reduction) -> bool:
-    """Whether the last loop is short, such as one over the coordinates of points, and others are reduced: it is written
-    out, and what its elements share is computed once."""
-    extents = reduction.extents
-    return (len(extents) > 1 and extents[-1] in loops.SIDE_BY_SIDE and extents[-2] >= SHORTEST_VECTOR
-            and any(reduction.reduced[:-1]) and reduction.operations <= MOST_OPERATIONS and not reduction.has_loops)
-
-
 def _rfactored(reduction: Reduction) -> tuple[Reduction, Reduction]:
-    """The reduction, one of whose loops may be split, and the part of it that the first kernel computes: without a
-    short inner loop, which is kept until the second kernel. Vectors run along it in the first one. Both are the same
-    where no loop is left to a second kernel."""
-    if count := _rows_at_once(reduction):
-        *outer, rows, columns = reduction.extents
-        reduction = replace(reduction, extents=[*outer, rows // count, count, columns],
-                            reduced=[*reduction.reduced[:-2], True, True, False])
-        return reduction, _rfactor(reduction, -2)
-    if _is_late(reduction):
-        first = _rfactor(reduction, -1)
-        if not _is_written_out(reduction) or not _is_written_out(first) and _are_one(reduction, first.extents):
-            return reduction, first
-    return reduction, reduction
-
-
-def _rows_at_once(reduction: Reduction) -> int:
-    """How many rows of few columns, as in the gradient of a bias of ten classes, are summed as one longer row, of whole
-    vectors if possible; 0: none."""
-    *outer, rows, columns = reduction.extents if len(reduction.extents) > 1 else (1, 1)
-    if reduction.reduced != [False] * len(outer) + [True, False] or columns >= FEW_COLUMNS \
-            or rows * columns < SMALLEST_AT_ONCE or reduction.has_loops \
-            or not all(map(reduction.monoid, reduction.reduces)):
-        return 0
-    widths = range(FEWEST_LANES // columns + 1, MOST_AT_ONCE // columns + 1)
-    even = [n for n in widths if rows % n == 0]
-    count = max(even, key=lambda n: (n * columns % FEW_COLUMNS == 0, n), default=0)
-    return count if count and _are_one(reduction, [*outer, rows // count, count * columns]) else 0
-
-
-def _is_late(reduction: Reduction) -> bool:
-    """Whether a short innermost loop is reduced at the end: until then it is part of the columns, which makes them
-    wider. On a CPU the lanes of a vector are then combined once per result, not once per row."""
-    rows = math.prod(n for n, gone in zip(reduction.extents[:-1], reduction.reduced) if gone)
-    bytes_each = max(ELEMENT_TYPES[t].bytes for _, _, t in reduction.accumulators)
-    most = SHORT_BYTES // bytes_each if rows >= OFTEN else SHORT_INNER
-    return (reduction.reduced[-1] and reduction.extents[-1] < most and True in reduction.reduced[:-1]
-            and False in reduction.reduced and all(reduction.monoid(r) for r in reduction.reduces))
-
-
-def _rfactor(reduction: Reduction, loop: int) -> Reduction:
-    """The reduction with a reduced loop kept, -1 or -2, and joined with a kept one beside it; except for longer ones
-    that the elements' positions need as separate loops."""
-    extents, reduced = list(reduction.extents), list(reduction.reduced)
-    reduced[loop] = False
-    joined = [*extents[:-2], extents[-2] * extents[-1]]
-    if not any(reduced[-2:]) and (extents[-1] < SHORT_INNER or _are_one(reduction, joined)):
-        extents, reduced = joined, reduced[:-1]
-    return replace(reduction, extents=extents, reduced=reduced)
+    """The reduction, one of whose loops may be split, and the part of it that the first kernel computes: where the
+    innermost loops are short, those that are reduced are kept until the second kernel, or of the outermost one a part.
+    Vectors run along all of them in the first one. Both are the same where that does not make vectors."""
+    r, n, width = reduction, len(reduction.extents), 1
+    if r.has_loops or not all(map(r.monoid, r.reduces)):
+        return reduction, reduction
+    most = LATE_BYTES // max(ELEMENT_TYPES[t].bytes for _, _, t in r.accumulators)
+    while n and (width < FEWEST_LANES or all(r.reduced[n:])):
+        n -= 1
+        rows = r.extents[n]
+        if r.reduced[n] and (True not in r.reduced[:n] or width * rows > most):
+            even = [k for k in range(1, min(most // width, rows // OFTEN) + 1) if rows % k == 0]
+            count, n = max(even, key=lambda k: (k * width % VECTOR_LANES == 0, k), default=1), n + 1
+            if count > 1:
+                r = replace(r, extents=[*r.extents[:n - 1], rows // count, count, *r.extents[n:]],
+                            reduced=[*r.reduced[:n], *r.reduced[n - 1:]])
+            width *= count
+            break
+        width *= rows
+    if r is not reduction and not _are_one(r, [*r.extents[:n], width]):
+        r, width = reduction, width // r.extents[n]
+    often = math.prod(extent for extent, gone in zip(r.extents[:n], r.reduced) if gone)
+    if not any(r.reduced[n:]) or all(r.reduced[n:]) or width < VECTOR_LANES or True not in r.reduced[:n] \
+            or often < OFTEN and r.extents[-1] >= VECTOR_LANES:
+        return reduction, reduction
+    kept = [*r.reduced[:n], *(False for _ in r.extents[n:])]
+    if _are_one(r, joined := [*r.extents[:n], width]) or r.extents[-1] < VECTOR_LANES:
+        return r, replace(r, extents=joined, reduced=kept[:n + 1])
+    return r, replace(r, reduced=kept)
 
 
 def _are_one(reduction: Reduction, extents: list[int]) -> bool:

@@ -10,37 +10,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hloc.errors import UnsupportedError
-from hloc.ir import ELEMENT_TYPES, Instruction, Shape
+from hloc.ir import Instruction, Shape
 from hloc.kernels import indexing, scalars
 from hloc.kernels.group import Group, Outline
 from hloc.kernels.indexing import Index
 from hloc.kernels.ir import Expr
 from hloc.kernels.monoids import identity, is_identity, monoid
 from hloc.kernels.rules.loops import element_types
-from hloc.machine import Machine
-
-COLUMNS = 512               # minimum of a block
-MOST_COLUMNS = 4096
-ACCUMULATED_BYTES = 8192    # of a block: a quarter of the L1 cache
 
 
 @dataclass
 class Reduction:
-    """The reduces of a group and the loops of their input space (extents; reduced: which are summed over). operations,
-    work: of one element, as a Builder counts them; has_loops: computing one takes loops of its own; columns: results
-    that a block of columns accumulates at once; is_written_out: the last loop is short, and vectors run along the one
-    before."""
+    """The reduces of a group and the loops of their input space (extents; reduced: which are summed over). work: of one
+    element, as a Builder counts it; has_loops: computing one takes loops of its own."""
 
     group: Group
     reduces: list[Instruction]
     dimensions: tuple[int, ...]
     extents: list[int] = field(default_factory=list)
     reduced: list[bool] = field(default_factory=list)
-    operations: int = 0
     work: float = 0.0
     has_loops: bool = False
-    columns: int = COLUMNS
-    is_written_out: bool = False
 
     @property
     def kept_extents(self) -> list[int]:
@@ -49,15 +39,6 @@ class Reduction:
     @property
     def results(self) -> int:
         return math.prod(self.kept_extents)
-
-    def choose_columns(self, machine: Machine) -> None:
-        """Choose as many columns per block as their accumulators fit in the L1 cache: longer pieces of rows are read
-        faster from memory. Fewer if there would not be blocks for all cores."""
-        if machine.kind == "cpu":
-            bytes_each = sum(ELEMENT_TYPES[t].bytes for _, _, t in self.accumulators)
-            per_core = self.results // (2 * machine.cores) if machine.cores > 1 else self.results
-            most = min(ACCUMULATED_BYTES // bytes_each, per_core, MOST_COLUMNS)
-            self.columns = max(COLUMNS, most // COLUMNS * COLUMNS)
 
     def initial(self, reduce: Instruction) -> list[Instruction]:
         return reduce.operands[len(reduce.operands) // 2:]
@@ -82,19 +63,15 @@ class Reduction:
         return indexing.linearize(kept, self.kept_extents)
 
 
-def point_values(reduction: Reduction, outline: Outline, *points: list[Index]) -> list[list[list[Expr]]]:
-    """The elements that each reduce accumulates at some points; results of the input's size are stored once everything
-    is computed, so that the points share common subexpressions."""
-    values: list[list[list[Expr]]] = []
-    aside: list[tuple[int, Index, Expr]] = []
-    for counters in points:
-        index = reduction.full_index(counters)
-        values.append([[outline.elements.value(a, index) for a in reduction.arrays(r)] for r in reduction.reduces])
-        flat = indexing.linearize(index, reduction.dimensions)
-        for leaf, root in side_roots(reduction):
-            own = indexing.delinearize(flat, root.shape.dimensions)
-            aside.append((leaf, flat, outline.elements.value(root, own)))
-    for leaf, flat, value in aside:
+def point_values(reduction: Reduction, outline: Outline, counters: list[Index]) -> list[list[Expr]]:
+    """The elements that each reduce accumulates at one point; results of the input's size are stored once everything is
+    computed."""
+    index = reduction.full_index(counters)
+    values = [[outline.elements.value(a, index) for a in reduction.arrays(r)] for r in reduction.reduces]
+    flat = indexing.linearize(index, reduction.dimensions)
+    aside = [(leaf, outline.elements.value(root, indexing.delinearize(flat, root.shape.dimensions)))
+             for leaf, root in side_roots(reduction)]
+    for leaf, value in aside:
         outline.store(leaf, flat, value)
     return values
 

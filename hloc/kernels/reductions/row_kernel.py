@@ -86,14 +86,14 @@ class RowKernel:
         part = Reduction(rows.group, reduces, (rows.rows, rows.columns), [rows.rows, *rows.column_extents],
                          [False] + [True] * len(rows.column_extents))
         nest = Nest(part, self.outline, self.machine, values=partial(self.point, part, roots, kept))
-        sums, = nest.row([self.row, *(indexing.ZERO for _ in rows.column_extents)])
+        sums = nest.row([self.row, *(indexing.ZERO for _ in rows.column_extents)])
         totals = [self.outline.builder.let(t) for t in finished(part, self.outline, sums)]
         bind_sources(part, self.outline, {(r, k): t for (r, k, _), t in zip(part.accumulators, totals)}, self.row)
         for node in kept:
             self.outline.elements.sources[node] = self.local_reader(node)
 
     def point(self, part: Reduction, roots: list[tuple[int, Instruction]], kept: list[Instruction],
-              counters: list[Index]) -> list[list[list[Expr]]]:
+              counters: list[Index]) -> list[list[Expr]]:
         """The work of one stage for one element: the elements that reduces accumulate; results of full size with their
         leaves and values to keep are stored."""
         position = indexing.linearize(counters, part.extents)
@@ -110,7 +110,7 @@ class RowKernel:
             self.outline.builder.store(self.locals[node], self.column, value(node))
         for leaf, element in stores:
             self.outline.store(leaf, position, element)
-        return [elements]
+        return elements
 
     def local_reader(self, node: Instruction) -> Callable[[Indices], Expr]:
         """Reads the Local array; only at the current element, as the trial run has shown."""
