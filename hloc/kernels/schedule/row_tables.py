@@ -4,11 +4,9 @@ tables, and so is what takes a division or more and is the same for several elem
 In: the statements of a row and of its elements. Out: the loops that fill tables, and the one loop, which reads them.
 
     serial i < 64 {                                  fuse(i,c)
-      let s = v[i]                                   serial i: let s = v[i]: vector k < 8: t[5 i + k] = s
+      let s = v[i]                                   serial i: let s = v[i]: vector c < 5: t[5 i + c] = s
       vector c < 5 {                                 vector j < 320: y[j] = x[j] * t[j]
         y[5 i + c] = x[5 i + c] * s } }
-
-Rows of tables of equal values are written as whole vectors, whose ends the next rows overwrite.
 """
 from __future__ import annotations
 
@@ -21,11 +19,10 @@ from hloc.kernels.ir import INDEX, SERIAL, VECTOR, Apply, Const, Expr, For, Let,
 from hloc.kernels.schedule.lanes import ROW, part_name
 from hloc.kernels.schedule.row_nest import RowNest
 from hloc.kernels.schedule.steps import Refused
-from hloc.kernels.walks import all_parts, are_lets, defined, expressions, names_in, walk, with_expressions, with_parts
+from hloc.kernels.walks import all_parts, are_lets, defined, expressions, names_in, with_expressions, with_parts
 from hloc.ops.table import SCALARS
 
 COSTLY = frozenset(name for name, row in SCALARS.items() if row.cost >= SCALARS["divide"].cost)
-LANES = 16                      # of the widest vectors
 Chain = tuple[tuple[str, int], ...]
 Fresh = Callable[[str], str]
 
@@ -105,49 +102,20 @@ class _Tables:
         """Whether an expression has other values in the loop around."""
         return not names_in([e], self.lets).isdisjoint(self.outer)
 
-    @property
-    def width(self) -> int:
-        """The written length of a row: whole vectors, of which there are shorter ones."""
-        length = size_of(self.chain[1:])
-        return next((n for n in (LANES // 4, LANES // 2) if length <= n), -(-length // LANES) * LANES)
-
     def filling(self) -> tuple[Stmt, ...]:
         """The tables, and the loops that fill them; those of columns first, which all blocks may share."""
-        of_columns = {e: name for e, name in self.values.items() if self.row not in self.depends(e)}
-        others = {e: name for e, name in self.values.items() if e not in of_columns}
-        patterns, inside, rows = list[Stmt](), list[Stmt](), list[Stmt]()
-        for e, name in of_columns.items():
-            pattern = self.fresh("row")
-            store = Store(pattern, flat(self.chain[1:]), e)
-            patterns += [Local(pattern, e.type, self.width), *around(self.chain[1:], (*self.needed([store]), store))]
-            inside.append(self.whole(name, e.type, pattern))
-        for e, name in others.items():
-            rows += self.of_row(e, name)
-        lets = [s for s in self.needed(walk(rows)) if s.name in self.of_rows]
-        return (*self.arrays(of_columns), *patterns, *self.over_rows(self.chain[0][1], inside),
-                *self.arrays(others), *self.over_rows(self.count, [*lets, *rows] if rows else []))
-
-    def arrays(self, tables: dict[Expr, str]) -> list[Stmt]:
-        return [Local(name, e.type, size_of(self.chain) + self.width) for e, name in tables.items()]
-
-    def over_rows(self, count: int | Expr, body: list[Stmt]) -> list[Stmt]:
-        return [For(self.row, count, SERIAL, tuple(body))] if body else []
-
-    def of_row(self, e: Expr, name: str) -> list[Stmt]:
-        """What fills one row of a table."""
-        if self.depends(e) == {self.row}:
-            value = Let(self.fresh("value"), e)
-            return [value, self.whole(name, e.type, value.name, is_array=False)]
-        store = Store(name, self.place, e)
-        inner = [s for s in self.needed([store]) if s.name not in self.of_rows]
-        return [*around(self.chain[1:], (*inner, store))]
-
-    def whole(self, name: str, type: str, source: str, is_array: bool = True) -> For:
-        """Write a row of a table as whole vectors: of an array, or all of one value."""
-        lane = Var(self.fresh("lane"), INDEX)
-        place = plus(flat(self.chain[:1], size_of(self.chain[1:])), lane)
-        value = Load(source, lane, type) if is_array else Var(source, type)
-        return For(lane.name, self.width, VECTOR, (Store(name, place, value),))
+        found = list[Stmt]()
+        for is_of_rows, count in ((False, self.chain[0][1]), (True, self.count)):
+            own = {e: name for e, name in self.values.items() if (self.row in self.depends(e)) == is_of_rows}
+            named = {e: Let(self.fresh("value"), e) for e in own if self.depends(e) == {self.row}}
+            stores = [Store(name, self.place, Var(named[e].name, e.type) if e in named else e)
+                      for e, name in own.items()]
+            lets = self.needed([*named.values(), *stores])
+            rows = (*(s for s in lets if s.name in self.of_rows), *named.values(),
+                    *around(self.chain[1:], (*(s for s in lets if s.name not in self.of_rows), *stores)))
+            found += [Local(name, e.type, size_of(self.chain)) for e, name in own.items()]
+            found += [For(self.row, count, SERIAL, rows)] if own else []
+        return tuple(found)
 
 
 def one_loop(nest: RowNest, names: Iterator[int]) -> tuple[Stmt, ...]:
