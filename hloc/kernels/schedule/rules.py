@@ -86,7 +86,8 @@ def _of_rows(nest: RowNest) -> Iterator[tuple[Step, ...]]:
     is_heavy = any(isinstance(e, Apply) and e.op in HEAVY
                    for e in parts(e for s in walk(nest.loop.body) for e in expressions(s)))
     is_moved = len(tables) == len(nest.strided)
-    n = 1 if any(p.guards for p in nest.loops) or is_heavy and longest > AT_ONCE \
-        else longest if is_short else AT_ONCE if is_moved else 1
+    n = longest if is_short else AT_ONCE if is_moved else 1
+    if any(p.guards for p in nest.loops) or is_heavy and not (is_short and longest <= AT_ONCE):
+        n = 1
     for staged in dict.fromkeys((tables, ()) if is_short else (tables,)):
         yield (*lanes, *staged, *[("unroll", (n,))] * (n > 1))
