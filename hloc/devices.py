@@ -22,9 +22,16 @@ def is_launched() -> bool:
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in SIZES)
 
 
+MOST_DEVICES = 1 << 20          # whose numbers are listed
+
+
 def device_counts(module: Module) -> tuple[int, int]:
-    """replica_count and num_partitions of the module's header."""
-    return int(module.attributes.get("replica_count", 1)), int(module.attributes.get("num_partitions", 1))
+    """replica_count and num_partitions of the module's header. Raises UnsupportedError beyond MOST_DEVICES."""
+    replicas, partitions = (int(module.attributes.get(key, 1)) for key in ("replica_count", "num_partitions"))
+    if max(replicas, partitions, replicas * partitions) > MOST_DEVICES:
+        raise UnsupportedError(f"replica_count={replicas} and num_partitions={partitions}: at most {MOST_DEVICES:,} "
+                               "devices are supported")
+    return replicas, partitions
 
 
 def with_device_counts(module: Module, replicas: int, partitions: int) -> Module:

@@ -60,6 +60,15 @@ def test_refused_by_name(line, message):
         dynamic_padder(module, PassContext())
 
 
+def test_a_branch_of_dynamic_size_where_the_conditional_is_static():
+    text = """f { x = f32[4] parameter(0)\n ROOT r = f32[4] negate(x) }
+        g { x = f32[4] parameter(0)\n ROOT r = f32[<=4] negate(x) }
+        ENTRY e { x = f32[4] parameter(0)\n p = pred[] parameter(1)
+          ROOT r = f32[4] conditional(p, x, x), true_computation=f, false_computation=g }"""
+    with pytest.raises(UnsupportedError, match="'conditional' where caller and callee disagree about dynamic dimensions"):
+        hloc.compile(text, "cpu")
+
+
 @pytest.mark.parametrize("target, operands, message", [
     ("Forward", "x, k", "has windows of dynamic size and PADDING_SAME"), ("KernelGrad", "x, k", "has windows of dynamic size"),
     ("Forward", "x", "it takes 2 operands, and dim_labels"), ("InputGrad", "x, k", "it takes 3 operands, and dim_labels"),

@@ -15,7 +15,7 @@ from linearity import assert_linear
 
 from hloc.api import load, optimized_plan
 from hloc.cli.main import main
-from hloc.errors import HlocError, VerifyError
+from hloc.errors import HlocError, UnsupportedError, VerifyError
 from hloc.ir import Computation, Instruction, Module, array
 from hloc.ir.clone import clone_module
 from hloc.proto import write_proto
@@ -110,6 +110,12 @@ def changed(change) -> list[str]:
     verify(module)
     change(module)
     return [e.message for e in verify_all(module)]
+
+
+@pytest.mark.parametrize("counts", ["replica_count=18446744073709551616", "replica_count=2048, num_partitions=2048"])
+def test_devices_whose_numbers_cannot_be_listed(counts):
+    with pytest.raises(UnsupportedError, match="at most 1,048,576 devices"):
+        load(f"HloModule m, {counts}\nENTRY e {{ ROOT x = f32[] parameter(0) }}")
 
 
 def test_broken_structure():

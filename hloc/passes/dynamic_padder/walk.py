@@ -106,8 +106,11 @@ class Walk:
 
     def step(self, i: Instruction) -> None:
         self.e.span = i.span
-        dynamic = has_dynamic(i.shape) or any(has_dynamic(o.shape) for o in i.operands)
-        if not dynamic:
+        shapes = [i.shape, *(o.shape for o in i.operands)]
+        if i.opcode in CALLERS:
+            called = [self.interfaces[c] for c in i.called_computations]
+            shapes += [s for c in called for s in (c.root, *c.parameters)]
+        if not any(map(has_dynamic, shapes)):
             return self.keep(i)
         if any(UNBOUNDED in leaf.dimensions for leaf in leaves(i.shape)):
             raise UnsupportedError(f"'{i.opcode}' of unbounded dimensions cannot be compiled", i.span,
