@@ -49,6 +49,15 @@ def test_too_few_values(target):
         hloc.compile(LOOP, target, options=Options(transfers=given(2)))()
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_nothing_is_transferred(target):
+    text = """ENTRY e {
+      t = token[] after-all()
+      i = ((), token[]) infeed(t)
+      ROOT r = token[] get-tuple-element(i), index=1 }"""
+    hloc.compile(text, target)()
+
+
 def test_callbacks():
     """A Python function may stand for a transfer as for a custom call."""
     sent = []

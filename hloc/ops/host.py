@@ -81,7 +81,7 @@ def transfer_function(instruction: Instruction, transfers: Transfers) -> Callabl
 
 def taken(queue: list[Any], shape: Shape) -> Any:
     """The next value of a queue."""
-    if shape.is_array or isinstance(queue[0], tuple):
+    if shape.is_array or queue and isinstance(queue[0], tuple):
         return queue.pop(0)
     count = sum(1 for _ in leaves(shape))
     if len(queue) < count:
@@ -104,9 +104,10 @@ def _written_tuple(instruction: Instruction, *rest: Shape) -> Shape:
 
 
 def evaluate_infeed(evaluator, instruction: Instruction, token):
-    if not evaluator.options.infeed:
+    data = instruction.shape.tuple_shapes[0]
+    if not evaluator.options.infeed and next(leaves(data), None) is not None:
         raise RunError("infeed has nothing to take: no (more) values were given", instruction.span)
-    return taken(evaluator.options.infeed, instruction.shape.tuple_shapes[0]), None
+    return taken(evaluator.options.infeed, data), None
 
 
 def infer_infeed(instruction: Instruction) -> Shape:

@@ -109,10 +109,10 @@ class Driver:
         return self.first[ref.region] + ref.index
 
     def rows(self, refs: tuple[Ref, ...]) -> str:
-        """Add refs to the table; the C expression of the first."""
+        """Add refs to the table, which is only there if it has some; the C expression of the first."""
         place, self.most = len(self.refs), max(self.most, len(refs))
         self.refs += [(self.base(r), r.offset) for r in refs]
-        return f"refs + {place}"
+        return f"refs + {place}" if refs else "0"
 
     def addresses(self, refs: tuple[Ref, ...]) -> str:
         """C expressions of addresses that the compiler can analyze; the bases are local variables."""
