@@ -15,14 +15,12 @@ from hloc.sharding.text import parse_sharding
 
 # Where the launchers of Open MPI, MPICH, Intel MPI and Slurm store the number of processes.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
+MOST_DEVICES = 1 << 20          # whose numbers are listed
 
 
 def is_launched() -> bool:
     """Whether an MPI launcher started this process as one of several; reads only the environment."""
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in SIZES)
-
-
-MOST_DEVICES = 1 << 20          # whose numbers are listed
 
 
 def device_counts(module: Module) -> tuple[int, int]:

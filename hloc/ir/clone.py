@@ -36,7 +36,7 @@ def _fill(original: Computation, copy: Computation, clones: Mapping[Computation,
     for instruction in original.instructions:
         new = Instruction(
             instruction.name, instruction.opcode, instruction.shape, [made[o] for o in instruction.operands],
-            {key: _translated(value, clones) for key, value in instruction.attributes.items()},
+            {key: translated(value, clones) for key, value in instruction.attributes.items()},
             parameter_number=instruction.parameter_number, literal=instruction.literal, span=instruction.span)
         made[instruction] = new
     for instruction in original.instructions:
@@ -46,7 +46,7 @@ def _fill(original: Computation, copy: Computation, clones: Mapping[Computation,
     copy.root = made[original.root]
 
 
-def _translated(value: Any, clones: Mapping[Computation, Computation]) -> Any:
+def translated(value: Any, clones: Mapping[Computation, Computation]) -> Any:
     """An attribute with its computations replaced by their copies."""
     if isinstance(value, Computation):
         return clones.get(value, value)

@@ -101,6 +101,7 @@ class _Gather:
             sources, conditions, number = taps_of(outline.elements, stack, self.dims, self.operand.shape.dimensions,
                                                   windows[0])
             stack.enter_context(b.guard(conditions))
+            # `select` may look at the current choice alone: that changes with each tap, too.
             stack.enter_context(b.pinned([v.name for pair in found for v in pair]))
             tap = b.let(scalars.convert_to(b.position(number), "s32"))
             own = [sources] if len(windows) == 1 else [[*sources[:-1], window[-1]] for window in windows]

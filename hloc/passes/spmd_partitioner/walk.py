@@ -1,12 +1,12 @@
 """Partitions a computation, instruction by instruction."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hloc.errors import UnsupportedError
 from hloc.ir import ELEMENT_TYPES, Computation, Instruction, Module, Shape, Verbatim, parts_of, users
-from hloc.ir.clone import clone_computation
+from hloc.ir.clone import clone_computation, translated
 from hloc.passes.context import PassContext
 from hloc.passes.rewriter import Channels, Names
 from hloc.passes.sharding_propagation import own_annotation
@@ -67,15 +67,6 @@ class Partitioner:
             self._annotations[instruction] = found if found is not None else [
                 replicated(part.rank) for part in parts_of(instruction.shape)]
         return self._annotations[instruction]
-
-
-def _callee(value: Any, made: Mapping[Computation, Computation]) -> Any:
-    """An attribute with the computations that were made."""
-    if isinstance(value, Computation):
-        return made.get(value, value)
-    if type(value) is tuple and value and isinstance(value[0], Computation):
-        return tuple(made.get(c, c) for c in value)
-    return value
 
 
 class _Walk:
@@ -224,7 +215,7 @@ class _Walk:
         shardings = self.of(instruction)
         giving = {computation: self._giving(computation, shardings) for _, computation in calls
                   if instruction.opcode != "while" or computation is instruction.get("body")}
-        attributes = {k: _callee(v, self.partitioner.made | giving) for k, v in instruction.attributes.items()}
+        attributes = {k: translated(v, self.partitioner.made | giving) for k, v in instruction.attributes.items()}
         return self.copied(instruction, self.local(instruction.shape, shardings), operands, **{
             k: v for k, v in attributes.items() if k not in DROPPED})
 
